@@ -1,0 +1,187 @@
+"""Where an observation goes, and what it makes of each view that holds the object. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from bus import names, resources, scopes, subjects
+from bus.messages import Gone, Observation, Seen
+from bus.subjects import Aggregate
+from bus.views import Job, Pod, PoolObject, PoolView, SandboxObject, SandboxView, Snapshot, SnapshotView, Version, View
+from projector import commands, slots
+from projector.index import Index, Name
+
+SCOPES_OF_KIND: Final = {
+    kind: tuple(scope.word for scope in scopes.SCOPES if scope.kind.word == kind)
+    for kind in {scope.kind.word for scope in scopes.SCOPES}
+}
+
+
+def kind_of_scope(word: str) -> str:
+    """The word of the kind that a scope lists. Raises ValueError for a scope that this version does not know."""
+    scope = scopes.BY_WORD.get(word)
+    if scope is None:
+        raise ValueError(f"unknown scope {word!r}")
+    return scope.kind.word
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """An observation, decoded once for all views that hold the object."""
+
+    seen: Observation
+    deleting: bool
+    pod: resources.Pod | None = None
+    sandbox: SandboxObject | None = None
+    snapshot: Snapshot | None = None
+    job: Job | None = None
+    pool: PoolObject | None = None
+
+    @property
+    def version(self) -> Version:
+        return (self.seen.epoch, self.seen.resource_version)
+
+
+def prepare(name: Name, seen: Observation) -> Prepared:
+    """Raises msgspec.ValidationError for an object that is not of its kind's shape."""
+    if isinstance(seen, Gone):
+        return Prepared(seen, deleting=False)
+    match name.kind:
+        case resources.POD.word:
+            pod = slots.decode_pod(seen)
+            return Prepared(seen, pod.metadata.deletion_timestamp is not None, pod=pod)
+        case resources.BATCH_SANDBOX.word:
+            sandbox = slots.sandbox_object(seen)
+            return Prepared(seen, bool(sandbox.deleting), sandbox=sandbox)
+        case resources.SANDBOX_SNAPSHOT.word:
+            snapshot = slots.snapshot_slot(seen)
+            return Prepared(seen, snapshot.deleting, snapshot=snapshot)
+        case resources.JOB.word:
+            job = slots.job_slot(seen)
+            return Prepared(seen, job.deleting, job=job)
+        case resources.POOL.word:
+            pool = slots.pool_object(seen)
+            return Prepared(seen, bool(pool.deleting), pool=pool)
+    raise ValueError(f"unknown kind {name.kind!r}")
+
+
+def holders(name: Name, seen: Seen, made: Prepared, index: Index) -> tuple[Aggregate, ...]:
+    """The aggregates whose views hold this object. A name as an owner reference has it wins over a label, which may be shortened (B106)."""
+
+    def aggregate(kind: str, text: str) -> Aggregate:
+        return Aggregate(name.cluster, name.namespace, kind, text)
+
+    if name.kind == resources.BATCH_SANDBOX.word:
+        return (aggregate(subjects.SANDBOX, name.name),)
+    if name.kind == resources.POOL.word:
+        return (aggregate(subjects.POOL, name.name),)
+    meta = made.pod.metadata if made.pod is not None else slots.decode_metadata(seen)
+    labels = meta.labels or {}
+    found: list[Aggregate] = []
+    if name.kind == resources.SANDBOX_SNAPSHOT.word:
+        found.append(aggregate(subjects.SNAPSHOT, name.name))
+        owner = meta.controller(resources.BATCH_SANDBOX.name)
+        if owner is not None and name.name == names.pause_snapshot_name(owner.name):
+            found.append(aggregate(subjects.SANDBOX, owner.name))
+    elif name.kind == resources.JOB.word:
+        owner = meta.controller(resources.SANDBOX_SNAPSHOT.name)
+        snapshot = owner.name if owner is not None else labels.get(names.SNAPSHOT_NAME)
+        if snapshot:
+            found.append(aggregate(subjects.SNAPSHOT, snapshot))
+    else:
+        found.extend(_pod_holders(name, meta, labels, index))
+    return tuple(found)
+
+
+def _pod_holders(name: Name, meta: resources.ObjectMeta, labels: dict[str, str], index: Index) -> tuple[Aggregate, ...]:
+    job = meta.controller(resources.JOB.name)
+    if job is not None:
+        known = index.get(Name(name.cluster, resources.JOB.word, name.namespace, job.name))
+        if known is not None and known.holders:
+            return known.holders
+    for kind, owner_kind, label in (
+        (subjects.SANDBOX, resources.BATCH_SANDBOX, names.SANDBOX_NAME),
+        (subjects.POOL, resources.POOL, names.POOL_NAME),
+        (subjects.SNAPSHOT, resources.SANDBOX_SNAPSHOT, names.SNAPSHOT_NAME),
+    ):
+        owner = meta.controller(owner_kind.name)
+        text = owner.name if owner is not None else labels.get(label)
+        if text:
+            return (Aggregate(name.cluster, name.namespace, kind, text),)
+    return ()
+
+
+def is_deleting(view: View, kind: str, name: str) -> bool:
+    """Whether the newest that a view holds of this object says that it is being deleted."""
+    if kind == resources.POD.word:
+        pod = view.pods.get(name)
+        return pod is not None and pod.deleting
+    if isinstance(view, SnapshotView) and kind == resources.JOB.word:
+        job = view.jobs.get(name)
+        return job is not None and job.deleting
+    if isinstance(view, SandboxView) and kind == resources.SANDBOX_SNAPSHOT.word:
+        return view.snapshot is not None and view.snapshot.deleting
+    return view.object is not None and bool(view.object.deleting)
+
+
+def into(view: View, name: Name, made: Prepared, *, held: bool, now: int) -> View:
+    """The view after this observation; `held` False: the object no longer belongs to it, which is as good as gone."""
+    if name.kind == resources.POD.word:
+        return _pod_into(view, name.name, made, held=held, now=now)
+    match view:
+        case SandboxView() if name.kind == resources.BATCH_SANDBOX.word:
+            return _sandbox_into(view, made, now)
+        case SandboxView() if name.kind == resources.SANDBOX_SNAPSHOT.word:
+            before = view.snapshot or Snapshot((0, 0), name=name.name)
+            gone = replace(before, version=made.version, gone=True, deleting=False)
+            return replace(view, snapshot=made.snapshot if held and made.snapshot is not None else gone)
+        case PoolView() if name.kind == resources.POOL.word:
+            return replace(view, object=made.pool, known=made.version)
+        case SnapshotView() if name.kind == resources.SANDBOX_SNAPSHOT.word:
+            return replace(view, object=made.snapshot, known=made.version)
+        case SnapshotView() if name.kind == resources.JOB.word:
+            former = view.jobs.get(name.name) or Job((0, 0))
+            gone_job = replace(former, version=made.version, gone=True, deleting=False)
+            job = made.job if held and made.job is not None else gone_job
+            return replace(view, jobs={**view.jobs, name.name: job})
+    return view
+
+
+def _pod_into(view: View, name: str, made: Prepared, *, held: bool, now: int) -> View:
+    before = view.pods.get(name)
+    if made.pod is not None and held and isinstance(made.seen, Seen):
+        pod = slots.pod_slot(made.seen, made.pod, before, now)
+    else:
+        pod = Pod(made.version, made.seen.uid, made.seen.scope, gone=True)
+    after = replace(view, pods={**view.pods, name: pod})
+    if isinstance(after, SandboxView) and not after.unshown_since and slots.shown(before) != slots.shown(pod):
+        return replace(after, unshown_since=now)
+    return after
+
+
+def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
+    after, before = made.sandbox, view.object
+    if after is None:
+        return commands.dropped_creates(replace(view, object=None, known=made.version, pause_generation=None))
+    same = before is not None and before.uid == after.uid
+    if not same or before is None:
+        first = after.generation == 1
+        pause_generation = (1 if after.pause is not None else 0) if first else None
+        unshown_since = now
+    else:
+        pause_generation = after.generation if before.pause != after.pause else view.pause_generation
+        unshown_since = view.unshown_since
+        if before.status != after.status:
+            unshown_since = 0
+        if before.generation != after.generation and not unshown_since:
+            unshown_since = now
+    view = replace(
+        view,
+        object=after,
+        known=made.version,
+        pause_generation=pause_generation,
+        unshown_since=unshown_since,
+    )
+    return commands.dropped_creates(view) if after.deleting else view
