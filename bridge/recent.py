@@ -35,5 +35,9 @@ class Recent:
     def drop(self, namespace: str, name: str) -> None:
         self._objects.pop((namespace, name), None)
 
+    def clear(self) -> None:
+        """Forget all: the API server's past was replaced, and resourceVersions start lower."""
+        self._objects.clear()
+
     def get(self, namespace: str, name: str) -> Whole | None:
         return self._objects.get((namespace, name))

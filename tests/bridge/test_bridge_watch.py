@@ -415,3 +415,20 @@ async def test_an_unreachable_server_is_waited_for_with_pauses() -> None:
         assert 8 <= len(lists) <= 40
         cluster.down = False
         await world.ready()
+
+
+@virtual
+async def test_a_log_that_lost_its_tail_is_told_everything_again() -> None:
+    """NATS loses acked messages with the power (Jepsen, field.md): only lists make good for it."""
+    cluster = FakeCluster()
+    stream = MemoryStream()
+    async with World(cluster, stream) as world:
+        await world.ready()
+        await eventually(lambda: len(cluster.watches) == len(scopes.SCOPES))
+        cluster.sandbox("s1")
+        await eventually(lambda: world.seen("s1"))
+        await asyncio.sleep(5)
+        stream.lose_tail(stream.last - 1)
+        assert not world.seen("s1")
+        await eventually(lambda: world.seen("s1"), seconds=10)
+        assert world.seen("s1")[0].listed

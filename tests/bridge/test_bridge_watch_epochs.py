@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from watch_world import SANDBOXES, FakeCluster, World, eventually, virtual
+from watch_world import CLUSTER, SANDBOXES, FakeCluster, World, eventually, virtual
 
-from bus import scopes
+from bus import messages, scopes, subjects
+from bus.log_memory import MemoryStream
 
 
 @virtual
@@ -150,3 +151,51 @@ async def test_an_event_on_its_way_to_the_log_when_the_epoch_rises_does_not_move
         cluster.patch(f"{SANDBOXES}/s1", {"spec": {"replicas": 3}})
         await eventually(lambda: b'"replicas":3' in bytes(world.seen("s1")[-1].object), seconds=60)
         assert not world.seen("s1")[-1].listed
+
+
+@virtual
+async def test_an_epoch_that_the_log_has_trimmed_is_written_again_not_a_lower_one() -> None:
+    cluster = FakeCluster()
+    for _ in range(20):
+        cluster.sandbox("s1")
+        cluster.delete(f"{SANDBOXES}/s1")
+    async with World(cluster) as world:
+        await world.ready()
+    cluster.restore()
+    async with World(cluster, world.stream) as second:
+        await second.ready()
+        position = [record.sequence for record in world.records() if record.subject.endswith(".epoch")][-1]
+        await asyncio.sleep(400)  # the periodic lists of epoch 2 come after its record
+    world.stream.trim(position)
+    assert not second.epochs()
+    async with World(cluster, world.stream) as third:
+        await third.ready()
+        assert [epoch.epoch for epoch in third.epochs()] == [2]
+
+
+@virtual
+async def test_a_cluster_that_can_be_identified_later_keeps_its_epoch() -> None:
+    cluster = FakeCluster()
+    cluster.refused["kube-system"] = 403
+    async with World(cluster) as world:
+        await world.ready()
+        assert [epoch.cluster_uid for epoch in world.epochs()] == [""]
+        cluster.refused.clear()
+        await eventually(lambda: len(world.epochs()) == 2)
+        assert world.epochs()[1].epoch == 1
+        assert world.epochs()[1].cluster_uid
+
+
+@virtual
+async def test_an_epoch_of_a_newer_version_stops_the_lists_not_the_process() -> None:
+    stream = MemoryStream()
+    async with World(stream=stream) as world:
+        await world.ready()
+    newer = {**messages.headers("9.9.9"), messages.SCHEMA_HEADER: "99"}
+    await world.log.append(subjects.epoch_of(CLUSTER), b"{}", newer)
+    position = len(world.records())
+    async with World(world.cluster, stream) as second:
+        await asyncio.sleep(200)
+        assert not second.watcher.ready.is_set()
+        assert len(world.records()) == position
+        assert all("schema version" in status.error for status in second.watcher.status())
