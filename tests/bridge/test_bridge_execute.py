@@ -312,6 +312,23 @@ def test_twelve_calls_at_a_time_and_what_is_waited_for_first() -> None:
     run_virtually(scenario)
 
 
+def test_no_more_is_taken_than_may_be_in_flight() -> None:
+    async def scenario() -> None:
+        async with World(ExecuteSettings(by="test", in_flight=3)) as world:
+            sandbox = world.sandbox()
+            world.client.latency = 1.0
+            for index in range(10):
+                await world.command(create_pods(sandbox, index))
+            most = 0
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                most = max(most, world.executor.in_flight)
+            assert most == 3
+            assert len(await world.outcomes(10)) == 10
+
+    run_virtually(scenario)
+
+
 def test_two_executors_share_the_commands() -> None:
     async def scenario() -> None:
         async with World() as world:

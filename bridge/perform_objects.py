@@ -1,0 +1,170 @@
+"""Patches of an object's metadata or status, and the deletion of an expired sandbox (DESIGN §6, §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bridge.api_errors import classify
+from bridge.calls import Answer, Call, Calls, TimeOver, date_of
+from bridge.cluster import MERGE_PATCH
+from bridge.lanes import Priority
+from bridge.results import (
+    DELETING,
+    GONE,
+    REPLACED,
+    Context,
+    conflict,
+    done,
+    metadata_of,
+    refused,
+    stored_of,
+    version_of,
+)
+from bus.messages import DONE, EARLY, MISSING, Result
+from bus.ops import DeleteExpired, PatchMetadata, PatchSandboxStatus
+from bus.resources import KINDS, ObjectMeta, SandboxStatus
+
+_encoder = msgspec.json.Encoder()
+
+
+class _WithStatus(msgspec.Struct, frozen=True):
+    status: SandboxStatus = SandboxStatus()
+
+
+_status_decoder = msgspec.json.Decoder(_WithStatus)
+Patch = PatchMetadata | PatchSandboxStatus
+Has = Callable[[ObjectMeta, bytes], bool]
+
+
+class ObjectPerformer:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def patch_metadata(self, op: PatchMetadata, context: Context) -> Result:
+        """Merge patch of annotations and finalizers, locked by uid and resourceVersion. A write that changes nothing is done too."""
+        metadata = _lock(op)
+        if op.annotations:
+            metadata["annotations"] = op.annotations
+        if op.finalizers is not None:
+            metadata["finalizers"] = op.finalizers
+        return await self._patch(op, context, "", {"metadata": metadata}, lambda live, _: _has_metadata(live, op))
+
+    async def patch_status(self, op: PatchSandboxStatus, context: Context) -> Result:
+        """Merge patch of the whole status; the conditions always, also when there are none (B86)."""
+        body = {"metadata": _lock(op), "status": _status(op.status)}
+        return await self._patch(op, context, "status", body, lambda _, body: _has_status(body, op.status))
+
+    async def _patch(self, op: Patch, context: Context, subresource: str, body: dict[str, Any], has: Has) -> Result:
+        call = Call(
+            "PATCH",
+            KINDS[op.target.kind],
+            context.namespace,
+            op.target.name,
+            subresource,
+            _encoder.encode(body),
+            MERGE_PATCH,
+        )
+        answer = await self._calls.make(call, Priority.READY, context.expires)
+        match classify(answer.status):
+            case "done":
+                stored = stored_of(answer.body)
+                return done(op, op.target.uid, stored.resource_version)
+            case "conflict":
+                try:
+                    return await self._after_conflict(op, context, has, own=answer.unclear or context.repeated)
+                except TimeOver:
+                    if answer.unclear:
+                        raise TimeOver(unclear=True) from None
+                    return conflict(op, op.target.uid, 0)
+        return refused(op, op.target.uid, answer)
+
+    async def _after_conflict(self, op: Patch, context: Context, has: Has, *, own: bool) -> Result:
+        """What the live object says of a conflict. `own`: an earlier try of ours may have caused it, and then the wish is fulfilled."""
+        answer = await self._read(op, context, Priority.READY)
+        live = metadata_of(answer.body) if classify(answer.status) == DONE else None
+        if classify(answer.status) == MISSING:
+            return refused(op, op.target.uid, answer)
+        if live is None:
+            return conflict(op, op.target.uid, 0)
+        if live.uid != op.target.uid:
+            return Result(op.id, MISSING, uid=op.target.uid, code=409, reason=REPLACED)
+        at = version_of(live.resource_version)
+        if own and has(live, answer.body):
+            return done(op, live.uid, at)
+        return conflict(op, live.uid, at)
+
+    async def delete_expired(self, op: DeleteExpired, context: Context) -> Result:
+        """Delete a sandbox if it is unchanged and its time is over by the API server's own clock (DESIGN §4, Time)."""
+        answer = await self._read(op, context, Priority.DELETE)
+        stands = self._before_delete(op, answer)
+        if stands is not None:
+            return stands
+        date = date_of(answer.response)
+        if date is None or date < op.expire_time:
+            return Result(op.id, EARLY, uid=op.target.uid, resource_version=op.resource_version)
+        body = {
+            "preconditions": {"uid": op.target.uid, "resourceVersion": str(op.resource_version)},
+            "propagationPolicy": "Background",
+        }
+        call = Call("DELETE", KINDS[op.target.kind], context.namespace, op.target.name, body=_encoder.encode(body))
+        deleted = await self._calls.make(call, Priority.DELETE, context.expires)
+        match classify(deleted.status):
+            case "done":
+                return done(op, op.target.uid, 0)
+            case "missing":
+                return done(op, op.target.uid, 0, GONE)
+            case "conflict":
+                try:
+                    stands = self._before_delete(op, await self._read(op, context, Priority.DELETE))
+                except TimeOver:
+                    stands = None
+                return stands or conflict(op, op.target.uid, 0)
+        return refused(op, op.target.uid, deleted)
+
+    def _before_delete(self, op: DeleteExpired, answer: Answer) -> Result | None:
+        """The result if the live object already settles it: gone, replaced or deleting is what was wanted; changed is a conflict."""
+        kind = classify(answer.status)
+        if kind == MISSING:
+            return done(op, op.target.uid, 0, GONE)
+        live = metadata_of(answer.body) if kind == DONE else None
+        if live is None:
+            return refused(op, op.target.uid, answer) if kind != DONE else conflict(op, op.target.uid, 0)
+        if live.uid != op.target.uid:
+            return done(op, op.target.uid, 0, REPLACED)
+        at = version_of(live.resource_version)
+        if live.deletion_timestamp is not None:
+            return done(op, live.uid, at, DELETING)
+        return None if at == op.resource_version else conflict(op, live.uid, at)
+
+    async def _read(self, op: Patch | DeleteExpired, context: Context, priority: Priority) -> Answer:
+        call = Call("GET", KINDS[op.target.kind], context.namespace, op.target.name)
+        return await self._calls.make(call, priority, context.expires)
+
+
+def _lock(op: Patch) -> dict[str, Any]:
+    return {"uid": op.target.uid, "resourceVersion": str(op.resource_version)}
+
+
+def _status(status: SandboxStatus) -> dict[str, Any]:
+    """As the CRD takes it: no phase is left out, since '' is none of the words it knows."""
+    fields: dict[str, Any] = msgspec.to_builtins(status)
+    if not status.phase:
+        del fields["phase"]
+    return fields
+
+
+def _has_metadata(live: ObjectMeta, op: PatchMetadata) -> bool:
+    annotations = live.annotations or {}
+    if any(annotations.get(key) != value for key, value in op.annotations.items()):
+        return False
+    return op.finalizers is None or tuple(live.finalizers or ()) == op.finalizers
+
+
+def _has_status(body: bytes, wanted: SandboxStatus) -> bool:
+    try:
+        return _status_decoder.decode(body).status == wanted
+    except msgspec.DecodeError:
+        return False
