@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,6 +63,70 @@ def test_demo_as_json_is_one_document(tmp_path: Path) -> None:
     assert (summary["sandboxes"], summary["ready"], summary["failed"]) == (5, 5, 0)
     spread = summary["asked_to_ready_ms"]
     assert 0 < spread["p50"] <= spread["p90"] <= spread["p99"] <= spread["longest"] < 20_000
+
+
+def test_demo_that_is_not_done_in_time_is_exit_code_1_and_keeps_what_was_said(tmp_path: Path) -> None:
+    ran = run(tmp_path, "demo", "--sandboxes", "20", "--rate", "10", "--within", "1")
+
+    assert ran.returncode == 1
+    kept = re.search(r"what the roles said is in (\S+);", ran.stderr)
+    assert kept is not None, ran.stderr
+    assert "every scope is listed" in Path(kept[1]).read_text()
+    assert "--within" in ran.stderr
+    assert not [found for found in tmp_path.glob("sandlog-demo-*") if found.is_dir()]
+
+
+def test_ctrl_c_ends_the_demo_without_a_trace(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*SANDLOG, "demo", "--keep", "--sandboxes", "3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "kubectl" in line:
+            break
+    data = next(tmp_path.glob("sandlog-demo-*")) / "nats"
+    shown = run(tmp_path, "get", "--data-dir", str(data))
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=PATIENCE)
+
+    assert len(shown.stdout.splitlines()) == 4, shown.stderr
+    assert demo.returncode == 0, errors
+    assert errors == ""
+    assert not data.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child that its parent is gone")
+def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [*SANDLOG, "demo", "--keep", "--sandboxes", "3"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
+    )
+    assert demo.stdout is not None
+    told = ""
+    for line in demo.stdout:
+        told += line
+        if "kubectl" in line:
+            break
+    ports = [int(port) for port in re.findall(r"//127\.0\.0\.1:(\d+)", told)]
+    assert len(ports) == 2
+    assert all(listens(port) for port in ports)
+
+    demo.kill()
+    demo.wait(PATIENCE)
+    demo.stdout.close()
+
+    deadline = time.monotonic() + PATIENCE
+    while any(listens(port) for port in ports):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

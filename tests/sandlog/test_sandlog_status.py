@@ -7,6 +7,7 @@ import pytest
 
 from bus.log import Bounds
 from bus.membership import Member
+from sandlog.pulse import Pulse
 from sandlog.status import NOTE, OK, WRONG, judge
 from sandlog.survey import ClusterSurvey, Lag, ScopeSurvey, Survey, Work
 
@@ -28,6 +29,7 @@ WELL = Survey(
     max_age_seconds=259_200.0,
     replicas=1,
     members=[Member(group, "a") for group in ("projector", "reconciler", "bridge.c1", "executor.c1")],
+    pulses=[Pulse("a", "0.1.0", "c1", {"bridge": {"scopes": [{"scope": "job", "age": 61.0, "error": ""}]}}, {})],
     lags=[],
     clusters=[CLUSTER],
     dead=0,
@@ -115,3 +117,26 @@ def test_dead_letters_are_noted_but_nothing_is_wrong() -> None:
     findings = judge(msgspec.structs.replace(WELL, dead=3))
 
     assert [(f.level, f.part) for f in findings if f.level != OK] == [(NOTE, "dead letters")]
+
+
+def heard(**scope: object) -> Survey:
+    told = {"scope": "pod-sandbox", "age": 1.0, "error": "", **scope}
+    return msgspec.structs.replace(WELL, pulses=[Pulse("a", "0.1.0", "c1", {"bridge": {"scopes": [told]}}, {})])
+
+
+def test_an_api_server_that_is_away_is_told_at_once_by_its_bridges() -> None:
+    away = heard(error="https://c1: no answer within 30 s")
+
+    assert "pod-sandbox: https://c1: no answer within 30 s" in wrong(away)["c1 watch"]
+    assert "nothing heard for 130 s" in wrong(heard(age=130.0))["c1 watch"]
+    assert wrong(heard()) == {}
+
+
+def test_a_process_that_is_not_ready_or_silent_is_told() -> None:
+    unready = Pulse("b", "0.1.0", "", {}, {"projector": "catching up"})
+    survey = msgspec.structs.replace(
+        WELL, pulses=[*WELL.pulses, unready], members=[*WELL.members, Member("projector", "gone")]
+    )
+
+    assert "catching up" in wrong(survey)["b projector"]
+    assert [f.text for f in judge(survey) if f.level == NOTE] == ["no answer from gone"]

@@ -1,0 +1,201 @@
+"""The command `sandlog`: its subcommands and their flags. What they do is in the modules they call."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bus.subjects import AGGREGATES
+from bus.version import CODE_VERSION
+from sandlog import exits
+from sandlog.argv import go_style, long_flags
+from sandlog.options import Target, cluster_option, connection_options, option, output_option
+from sandlog.run_options import run_options, settings
+from sandlog.stock import warnings
+from sandlog.transport import Transport, for_reading
+
+ROLES: Final = ("bridge", "executor", "projector", "reconciler", "all")
+
+namespace_option = option("--namespace", "-n", metavar="NAME", help="Only this namespace.")
+kind_option = option("--kind", type=click.Choice(AGGREGATES), default="sandbox", help="Of what.")
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog=f"Every flag has an environment variable, SANDLOG_ and its name. {exits.help_text()}",
+)
+@click.version_option(CODE_VERSION, "--version", prog_name="sandlog", message="%(prog)s %(version)s")
+def cli() -> None:
+    """OpenSandbox's Kubernetes controller as an event-sourced system over NATS JetStream.
+
+    `sandlog demo` shows it. `sandlog run all` runs it. `status`, `get`, `history` and `dead` look at what it does.
+    """
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _reading(target: Target, work: Callable[[Transport], Coroutine[Any, Any, None]]) -> None:
+    """Connect, do one thing, and say it plainly if NATS stops answering meanwhile."""
+    import logging
+
+    from sandlog import logs
+    from sandlog.failures import plain
+
+    logs.configure(logs.LogSettings("text", logging.ERROR))
+
+    async def whole() -> None:
+        with plain():
+            async with for_reading(target) as transport:
+                await work(transport)
+
+    _run(whole())
+
+
+@cli.command("run", epilog=exits.help_text())
+@click.argument("role", type=click.Choice(ROLES))
+@run_options
+@connection_options
+@click.pass_context
+def run_command(context: click.Context, /, target: Target, role: str, **given: Any) -> None:
+    """Run one of the roles, or all of them, until SIGTERM or Ctrl-C.
+
+    bridge watches a cluster, executor performs its commands, projector folds the log into views, reconciler decides. Start as many of
+    each as you like. The stock controller's flags are understood in Go's notation too; those without a meaning here only bring a warning.
+    """
+    from sandlog import running
+
+    ignored = tuple(f"{flag} has no effect: {why}" for flag, why in warnings(context))
+    _run(running.run(role, target, settings(given), ignored))
+
+
+@cli.command(epilog=exits.help_text())
+@option("--sandboxes", type=click.IntRange(1, 2000), default=100, help="How many to create.")
+@option("--rate", type=click.FloatRange(0), default=40.0, help="How many a second; 0: all at once.")
+@option("--within", type=click.IntRange(1), default=60, help="Seconds in which all must be ready.")
+@option("--plain", is_flag=True, help="Plain lines, as when the output is no terminal.")
+@option("--keep", is_flag=True, help="Leave everything running until Ctrl-C, to look at it from another shell.")
+@option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Of NATS.  [default: a temporary one]")
+@output_option
+def demo(sandboxes: int, rate: float, within: int, plain: bool, keep: bool, data_dir: Path | None, output: str) -> None:
+    """Create sandboxes in a simulated cluster, and watch them become ready."""
+    from sandlog import demonstration
+
+    wanted = demonstration.DemoSettings(sandboxes, rate, within, plain, keep, data_dir, output == "json")
+    _run(demonstration.run(wanted))
+
+
+@cli.command("status", epilog=exits.help_text())
+@connection_options
+@output_option
+def status_command(target: Target, output: str) -> None:
+    """Is it me, NATS or the API server: lag and age of every part. Exit code 1 if anything is wrong."""
+    from sandlog import status
+
+    _reading(target, lambda transport: status.run(transport, as_json=output == "json"))
+
+
+@cli.command("get", epilog=exits.help_text())
+@click.argument("name", required=False, metavar="[NAMESPACE/NAME]")
+@namespace_option
+@cluster_option
+@kind_option
+@connection_options
+@output_option
+def get_command(
+    target: Target, name: str | None, namespace: str | None, cluster: str | None, kind: str, output: str
+) -> None:
+    """The current views: a table of all, or one in detail."""
+    from sandlog import get
+
+    def work(transport: Transport) -> Coroutine[Any, Any, None]:
+        return get.run(transport, name=name, namespace=namespace, cluster=cluster, kind=kind, as_json=output == "json")
+
+    _reading(target, work)
+
+
+@cli.command("history", epilog=exits.help_text())
+@click.argument("name", metavar="NAMESPACE/NAME")
+@namespace_option
+@cluster_option
+@kind_option
+@option("--all", "everything", is_flag=True, help="Also what says nothing new (repeats of lists).")
+@connection_options
+@output_option
+def history_command(
+    target: Target,
+    name: str,
+    namespace: str | None,
+    cluster: str | None,
+    kind: str,
+    everything: bool,
+    output: str,
+) -> None:
+    """The timeline of one sandbox: what was seen, decided and done, and why."""
+    from sandlog import timelines
+
+    def work(transport: Transport) -> Coroutine[Any, Any, None]:
+        return timelines.run(
+            transport,
+            name=name,
+            namespace=namespace,
+            cluster=cluster,
+            kind=kind,
+            all=everything,
+            as_json=output == "json",
+        )
+
+    _reading(target, work)
+
+
+@cli.command("dead", epilog=exits.help_text())
+@click.argument("action", required=False, type=click.Choice(("retry",)))
+@click.argument("positions", nargs=-1, type=int, metavar="[POSITION]...")
+@option("--all", "everything", is_flag=True, help="With retry: all that were not tried again yet.")
+@cluster_option
+@connection_options
+@output_option
+def dead_command(
+    target: Target, action: str | None, positions: Sequence[int], everything: bool, cluster: str | None, output: str
+) -> None:
+    """Messages that could not be understood or performed: list them, or `retry` some (append them once more)."""
+    from sandlog import dead
+
+    as_json = output == "json"
+
+    def work(transport: Transport) -> Coroutine[Any, Any, None]:
+        if action is None:
+            return dead.show(transport, cluster=cluster, as_json=as_json)
+        return dead.retry_some(transport, sequences=positions, everything=everything, cluster=cluster, as_json=as_json)
+
+    _reading(target, work)
+
+
+@cli.command("crds")
+def crds_command() -> None:
+    """Print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`."""
+    from sandlog import crds
+
+    click.echo(crds.text(), nl=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: exits with one of `sandlog.exits`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        cli.main(go_style(given, long_flags(cli)), prog_name="sandlog")
+    except exits.Stop as stop:
+        click.echo(f"sandlog: {stop.message}", err=True)
+        sys.exit(stop.code)
