@@ -10,6 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+"""Most bytes of one message (DESIGN §4, `max_payload`)."""
+
 
 class Record(msgspec.Struct, frozen=True):
     """One stored message. `time` is nanoseconds since the epoch: the server's timestamp of the append."""
@@ -48,6 +51,16 @@ class WrongLastSequence(Exception):
 
 class LogUnavailable(Exception):
     """The log could not be reached, or did not answer in time. Whether the append landed is unknown."""
+
+
+class MessageTooLarge(ValueError):
+    """The message is larger than the server takes (`max_payload`): it can never be stored. Sizes in bytes."""
+
+    def __init__(self, subject: str, size: int, limit: int) -> None:
+        super().__init__(f"{subject}: {size} bytes, the server takes {limit}")
+        self.subject = subject
+        self.size = size
+        self.limit = limit
 
 
 class Appender(Protocol):

@@ -51,6 +51,8 @@ class Pod(_Part, frozen=True):
     """of a pod that ended: the first container's"""
     result: str = ""
     """a commit pod's termination message, bounded; else ''"""
+    containers: tuple[str, ...] = ()
+    """names of its containers in order, init containers apart: what a snapshot of it commits (B52)"""
 
     @property
     def assigned(self) -> bool:
@@ -92,6 +94,7 @@ class Snapshot(_Part, frozen=True):
     """A SandboxSnapshot, as its own view and the view of the sandbox it belongs to hold it."""
 
     version: Version
+    name: str = ""
     uid: str = ""
     gone: bool = False
     deleting: bool = False
@@ -102,6 +105,10 @@ class Snapshot(_Part, frozen=True):
     """uid of the controlling BatchSandbox: an internal (pause) snapshot; '' for a public one"""
     finalizers: tuple[str, ...] = ()
     intent: str = ""
+    """the pause generation it was made for (annotation), '' for none"""
+    pod_name: str = ""
+    pod_uid: str = ""
+    """the pod it commits (annotations), '' where it does not say"""
     status: SnapshotStatus = SnapshotStatus()
 
 
@@ -222,8 +229,24 @@ class PoolView(_View, frozen=True, tag="pool"):
         return Aggregate(self.cluster, self.namespace, "pool", self.name)
 
 
+class Source(_Part, frozen=True):
+    """What a snapshot is taken of: its sandbox, and the pod that is the source, as the same partition knows them."""
+
+    uid: str = ""
+    """the BatchSandbox's uid; '': there is none of that name"""
+    generation: int = 0
+    pod: str = ""
+    """name of the source pod (controller-behaviour.md §7.4, with B40): running, and of the uid that the snapshot names, if it names one; '' for none"""
+    pod_uid: str = ""
+    node: str = ""
+    containers: tuple[str, ...] = ()
+    busy: str = ""
+    """another snapshot that is committing the same pod and was created before this one (B57); '' for none"""
+
+
 class SnapshotView(_View, frozen=True, tag="snapshot"):
     object: Snapshot | None = None
+    source: Source = Source()
     jobs: dict[str, Job] = {}
     pods: dict[str, Pod] = {}
     """pods of its Jobs, by name"""

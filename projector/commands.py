@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -10,94 +10,91 @@ from msgspec.structs import replace
 from bus import messages, ops
 from bus.messages import Command, Created, Outcome, Result
 from bus.ops import Op
-from bus.resources import BATCH_SANDBOX
+from bus.resources import BATCH_SANDBOX, POOL, SANDBOX_SNAPSHOT
 from bus.times import SECOND
-from bus.views import Failure, InFlight, Open, Reported, SandboxView, Version, View, backoff
+from bus.views import (
+    Failure,
+    InFlight,
+    Open,
+    PoolView,
+    Reported,
+    SandboxView,
+    SnapshotView,
+    Version,
+    View,
+    backoff,
+)
+from projector.closing import Known, is_over, tag, unwanted
 
 V = TypeVar("V", bound=View)
+_KIND: Final = {SandboxView: BATCH_SANDBOX.word, PoolView: POOL.word, SnapshotView: SANDBOX_SNAPSHOT.word}
 
-LeftOpen = Callable[[str], "Known | None"]
-
-
-class Known:
-    """What is known of one object, as closing needs it."""
-
-    __slots__ = ("deleting", "gone", "uid", "version")
-
-    def __init__(self, version: Version, uid: str, *, gone: bool, deleting: bool) -> None:
-        self.version = version
-        self.uid = uid
-        self.gone = gone
-        self.deleting = deleting
+LeftOpen = Callable[[str], Known | None]
+"""What is known of an object (`kind/name`) of the view's namespace now."""
 
 
-def _is_over(
-    op: Op, wait: Reported, known: Known | None, epoch: int, *, in_flight: bool = False, fresh: bool = False
-) -> bool:
-    """Whether an observation shows that the op took effect on this object, or no longer can.
-
-    `fresh`: the observation is newer than the view that the op was decided from.
-    """
-    if known is None:
-        return False
-    match op:
-        case ops.CreatePods():
-            # A conflict is about the sandbox, not about the name: it is closed where the sandbox is observed.
-            if wait.result == messages.CONFLICT:
-                return False
-            return known.version >= wait.version and (fresh or wait.version != (0, 0))
-        case ops.DeletePod():
-            return known.gone or known.deleting or known.uid != op.target.uid
-        case ops.DeleteExpired() | ops.PatchMetadata() | ops.PatchSandboxStatus():
-            if known.gone or known.uid != op.target.uid:
-                return True
-            if wait.result == messages.DONE:
-                patched = not isinstance(op, ops.DeleteExpired) and known.version >= wait.version
-                return patched or known.deleting
-            # While its command is out, a later version may be an earlier op's of the same chain.
-            past = known.version > (epoch, op.resource_version) and known.version >= wait.version
-            return past and not in_flight
-        case ops.RecordEvent():
-            return True
+def _own_key(view: View) -> str:
+    return f"{_KIND[type(view)]}/{view.name}"
 
 
 def observed(view: V, key: str, known: Known, sequence: int) -> V:
     """Close what this observation of `kind/name` ends. `sequence` is its log position."""
     if not view.open:
         return view
-    flying = view.in_flight is not None
+    own = known if key == _own_key(view) else None
     kept: list[Open] = []
-    changed = False
-    own = key == f"{BATCH_SANDBOX.word}/{view.name}" and isinstance(view, SandboxView)
+    worked = ""
     for item in view.open:
-        waits = item.waits
-        fresh = sequence > item.since
-        epoch = known.version[0]
-        if key in waits and fresh and _is_over(item.op, waits[key], known, epoch, in_flight=flying, fresh=True):
-            waits = {k: w for k, w in waits.items() if k != key}
-        if own and isinstance(item.op, ops.CreatePods):
-            if known.gone or known.deleting or known.uid != item.op.sandbox.uid:
-                waits = {}
-            else:
-                waits = {
-                    k: w for k, w in waits.items() if not (w.result == messages.CONFLICT and known.version >= w.version)
-                }
-        if waits is not item.waits:
-            changed = changed or len(waits) != len(item.waits)
-            if waits:
-                kept.append(replace(item, waits=waits))
-        else:
-            kept.append(item)
-    return replace(view, open=tuple(kept)) if changed or len(kept) != len(view.open) else view
+        over = _ended_by(item, view, key, known, own, sequence)
+        if own is None and any(not item.waits[wanted].result for wanted in over) and _shows_success(item.op, known):
+            worked = tag(item.op)
+        _keep(kept, item, over)
+    if kept == list(view.open):
+        return view
+    # With its command still out, no outcome will name an op that is over: here is where its kind is seen to work again.
+    mended = view.in_flight is not None and view.failure is not None and view.failure.op == worked
+    return replace(view, open=tuple(kept), failure=None if mended else view.failure)
 
 
-def commanded(view: V, sequence: int, command: Command | None) -> V:
-    """Fold a command; None where its body cannot be read: its position counts all the same, and nothing is in flight."""
+def _ended_by(item: Open, view: View, key: str, known: Known, own: Known | None, sequence: int) -> list[str]:
+    """The objects of an open op that an observation of `key` ends it for; one of its sandbox may end a create for all of them."""
+    over = []
+    if own is not None and isinstance(item.op, ops.CreatePods):
+        over = [name for name, wait in item.waits.items() if is_over(item.op, wait, None, own, known.version[0])]
+    wait = item.waits.get(key)
+    if wait is not None and sequence > item.since and key not in over:
+        flying = view.in_flight is not None
+        if is_over(item.op, wait, known, own, known.version[0], in_flight=flying, fresh=True):
+            over.append(key)
+    return over
+
+
+def _shows_success(op: Op, known: Known) -> bool:
+    if isinstance(op, ops.CreatePods):
+        return not known.gone
+    return isinstance(op, ops.DeletePod) and known.uid == op.target.uid
+
+
+def _keep(kept: list[Open], item: Open, over: list[str]) -> None:
+    if not over:
+        kept.append(item)
+        return
+    waits = {key: wait for key, wait in item.waits.items() if key not in over}
+    if waits:
+        kept.append(replace(item, waits=waits))
+
+
+def commanded(view: V, sequence: int, command: Command | None, left: LeftOpen) -> V:
+    """Fold a command; None where its body cannot be read: its position counts all the same, and nothing is in flight.
+
+    Creates for a sandbox that was seen leaving since the decision are not opened: no observation would ever end them.
+    """
     if command is None:
         return replace(view, last_command=sequence, in_flight=None)
+    own = left(_own_key(view))
     open_by_id = {item.op.id: item for item in view.open}
     for op in command.ops:
-        if isinstance(op, ops.UNOBSERVED):
+        if isinstance(op, ops.UNOBSERVED) or unwanted(op, own):
             continue
         before = open_by_id.get(op.id)
         if before is None:
@@ -131,8 +128,9 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
     results = {result.id: result for result in outcome.results}
     kept: list[Open] = []
     failure = view.failure
-    words: set[str] = set()
     done: set[str] = set()
+    own = left(_own_key(view))
+    reached: dict[str, Version] = {}
     for item in view.open:
         result = results.get(item.op.id)
         if result is None:
@@ -141,27 +139,34 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
         waits: dict[str, Reported] = {}
         for key, wait in item.waits.items():
             answer = _answer(item.op, key, result)
-            words.add(answer.result)
             if answer.result == messages.DONE:
-                done.add(_tag(item.op))
-            after = _answered(item.op, wait, answer, epoch, current=current)
+                done.add(tag(item.op))
+            after = _answered(item.op, wait, answer, epoch, reached.get(key), current=current)
+            if answer.result == messages.DONE and answer.resource_version:
+                reached[key] = (epoch, answer.resource_version)
             if after is None:
                 if answer.result in (messages.FAILED, messages.UNKNOWN) and current:
                     failure = _failure(view, item.op, key, answer)
                 continue
-            if not _is_over(item.op, after, left(key), epoch):
+            if not is_over(item.op, after, left(key), own, epoch):
                 waits[key] = after
         if waits:
             kept.append(replace(item, waits=waits))
     made = replace(view, open=tuple(kept), failure=failure)
     if not current:
         return made
-    words.update(result.result for result in outcome.results if not result.names)
+    # What an observation has ended already counts as well.
+    words = {word.result for result in outcome.results for word in (*result.names.values(),) or (result,)}
     return _tried(replace(made, in_flight=None), words, done)
 
 
-def _answered(op: Op, wait: Reported, answer: Created | Result, epoch: int, *, current: bool) -> Reported | None:
-    """What to wait for after this answer; None: the op is over for this object."""
+def _answered(
+    op: Op, wait: Reported, answer: Created | Result, epoch: int, reached: Version | None, *, current: bool
+) -> Reported | None:
+    """What to wait for after this answer; None: the op is over for this object.
+
+    `reached` is the version that an earlier op of the chain brought this object to: the precondition that the op really had.
+    """
     word = answer.result
     version = (epoch, answer.resource_version) if answer.resource_version else (0, 0)
     if word == messages.DONE:
@@ -178,13 +183,15 @@ def _answered(op: Op, wait: Reported, answer: Created | Result, epoch: int, *, c
         return wait if isinstance(op, ops.DeletePod) else None
     if word == messages.MISSING:
         return Reported(word)
+    if word == messages.UNFINISHED and reached is not None:
+        return Reported(word, version=(reached[0], reached[1] + 1))
     return wait
 
 
 def _failure(view: View, op: Op, key: str, answer: Created | Result) -> Failure:
     generation = op.generation if isinstance(op, ops.CreatePods) else 0
     return Failure(
-        op=_tag(op),
+        op=tag(op),
         object=key,
         code=answer.code,
         reason=answer.reason,
@@ -192,10 +199,6 @@ def _failure(view: View, op: Op, key: str, answer: Created | Result) -> Failure:
         at=view.now,
         generation=generation,
     )
-
-
-def _tag(op: Op) -> str:
-    return str(type(op).__struct_config__.tag)
 
 
 def _tried(view: V, words: set[str], done: set[str]) -> V:
@@ -208,7 +211,7 @@ def _tried(view: V, words: set[str], done: set[str]) -> V:
         return replace(view, tries=tries, retry_at=view.now + backoff(tries))
     if view.failure is not None and view.failure.op not in done:
         return view
-    if words <= _FINE and (view.tries or view.failure):
+    if words and words <= _FINE and (view.tries or view.failure):
         return replace(view, tries=0, retry_at=0, failure=None)
     return view
 
@@ -218,26 +221,30 @@ def expired(view: V, epoch: int, left: LeftOpen) -> V:
     if view.in_flight is None or view.in_flight.expires > view.now:
         return view
     kept: list[Open] = []
+    own = left(_own_key(view))
     for item in view.open:
-        waits = {key: wait for key, wait in item.waits.items() if not _is_over(item.op, wait, left(key), epoch)}
-        if waits:
-            kept.append(replace(item, waits=waits))
+        over = [key for key, wait in item.waits.items() if is_over(item.op, wait, left(key), own, epoch)]
+        _keep(kept, item, over)
     tries = view.tries + 1
     return replace(view, in_flight=None, open=tuple(kept), tries=tries, retry_at=view.now + backoff(tries))
 
 
-def absent(view: V, key: str, version: Version) -> V:
-    """A whole list at `version` lacks this object: what a create reported at or before it is confirmed gone."""
+def absent(view: V, keys: Iterable[str], version: Version) -> V:
+    """A whole list at `version` lacks these objects, and nothing newer is known of them.
+
+    What a create reported at or before it is confirmed gone; an op on an object that was there when it was decided has no object any more.
+    """
+    wanted = set(keys)
     kept: list[Open] = []
     for item in view.open:
-        wait = item.waits.get(key)
-        if wait is not None and wait.result == messages.DONE and wait.version <= version:
-            waits = {k: w for k, w in item.waits.items() if k != key}
-            if waits:
-                kept.append(replace(item, waits=waits))
-        else:
-            kept.append(item)
-    return replace(view, open=tuple(kept)) if len(kept) != len(view.open) or kept != list(view.open) else view
+        created = isinstance(item.op, ops.CreatePods)
+        over = [
+            key
+            for key, wait in item.waits.items()
+            if key in wanted and (not created or (wait.result == messages.DONE and wait.version <= version))
+        ]
+        _keep(kept, item, over)
+    return view if kept == list(view.open) else replace(view, open=tuple(kept))
 
 
 def dropped_creates(view: V) -> V:

@@ -72,18 +72,25 @@ def names_of(view: View) -> Iterator[tuple[Name, Entry]]:
                 yield name(resources.JOB, job_name), entry
 
 
+def _combined(before: Entry, entry: Entry) -> Entry:
+    """What two views tell of one name: the newer; of equals the one that holds it, for the other let go of it at that very version."""
+    if (before.version, not before.gone) == (entry.version, not entry.gone):
+        holders = tuple(dict.fromkeys((*before.holders, *entry.holders)))
+        return msgspec.structs.replace(before, holders=holders)
+    return max(before, entry, key=lambda e: (e.version, not e.gone))
+
+
 class Index:
     def __init__(self, views: Iterable[View] = ()) -> None:
         self._entries: dict[Name, Entry] = {}
         for view in views:
-            for name, entry in names_of(view):
-                before = self._entries.get(name)
-                if before is None:
-                    self._entries[name] = entry
-                else:
-                    newest = max(before, entry, key=lambda e: e.version)
-                    holders = tuple(dict.fromkeys((*before.holders, *entry.holders)))
-                    self._entries[name] = msgspec.structs.replace(newest, holders=holders)
+            self.take(view)
+
+    def take(self, view: View) -> None:
+        """Add what a view tells."""
+        for name, entry in names_of(view):
+            before = self._entries.get(name)
+            self._entries[name] = entry if before is None else _combined(before, entry)
 
     def get(self, name: Name) -> Entry | None:
         return self._entries.get(name)

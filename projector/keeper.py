@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
-from msgspec.structs import replace
 
 from bus import subjects, viewcodec
 from bus.log import Bounds, Log, Record
@@ -34,10 +35,13 @@ class Keeper:
         try:
             state = viewcodec.decode_fence(stored[fence]) if fence in stored else None
             views = viewcodec.assemble(stored) if state is not None else {}
-        except viewcodec.Unreadable as problem:
+        except (viewcodec.Unreadable, ValueError) as problem:
             logger.warning("views cannot be read, folding anew", partition=number, error=str(problem)[:200])
             state, views = None, {}
-        if state is not None and await _is_of(state, bounds, log):
+        if state is not None and state.cursor > bounds.last_sequence:
+            # Whoever had the partition before us may have folded on since the bounds were read.
+            bounds = await log.bounds()
+        if state is not None and await _is_of(state, views, bounds, log):
             return cls(Partition(number, bounds.partitions, state, dict(views)), revision, dict(views), set())
         if state is not None:
             logger.warning("views are of another log, folding anew", partition=number, cursor=state.cursor)
@@ -61,23 +65,23 @@ class Keeper:
     def advance(self, position: int, time: int, now: float, interval: float) -> bool:
         """Move the cursor of a partition for which nothing came up to where the log was read; at most once an interval.
 
-        `time` is that message's, 0 where it is not known: then a restart cannot compare it.
+        `time` is that message's.
         """
         if now - self._advanced_at < interval:
             return False
         self._advanced_at = now
-        if position > self.partition.state.cursor:
-            self.partition.state = replace(self.partition.state, cursor=position, cursor_time=time)
+        self.partition.advance(position, time)
         return self.dirty
 
     async def commit(self, store: ViewStore) -> None:
         """Write what changed; in several commits where it is more than one takes, the cursor with the last of them.
 
-        Views ahead of the cursor are safe: the fold ignores positions at or before a view's own. Raises Fenced, ViewStoreUnavailable.
+        Views ahead of the cursor are safe: the fold ignores positions at or before a view's own. Where there is no cursor of this log yet,
+        the fence names no log until all is written: after a crash in between, all is folded anew. Raises Fenced, ViewStoreUnavailable.
         """
         state = self.partition.state
         fence = subjects.fence_key(self.partition.number)
-        before = self._stored or replace(state, cursor=0, cursor_time=0, clusters={})
+        before = self._stored or PartitionState()
         everything = False
         while not everything:
             changes, views, everything = self._gather(COMMIT_LIMIT - 1)
@@ -122,12 +126,20 @@ class Keeper:
         return changes, views, True
 
 
-async def _is_of(state: PartitionState, bounds: Bounds, log: Log) -> bool:
-    """Whether the log still is what `state` was folded from: the same stream, with that message at the cursor and nothing trimmed after it."""
+async def _is_of(state: PartitionState, views: Mapping[Aggregate, View], bounds: Bounds, log: Log) -> bool:
+    """Whether the log still is what `state` was folded from: the same stream, with that message at the cursor and nothing trimmed after it.
+
+    The same for views that a crash left ahead of the cursor: a log that lost its tail may have grown again, otherwise.
+    """
     if state.log != bounds.identity or state.cursor > bounds.last_sequence:
         return False
     if state.cursor + 1 < bounds.first_sequence:
         return False
+    ahead = max(views.values(), key=lambda view: view.sequence, default=None)
+    if ahead is not None and ahead.sequence > state.cursor:
+        record = await log.get(ahead.sequence)
+        if record is None or record.time > ahead.now:
+            return False
     if not state.cursor_time or state.cursor < bounds.first_sequence:
         return True
     record = await log.get(state.cursor)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -12,8 +13,24 @@ from bus.messages import Gone, Observation, Seen
 from bus.subjects import Aggregate
 from bus.views import Job, Pod, PoolObject, PoolView, SandboxObject, SandboxView, Snapshot, SnapshotView, Version, View
 from projector import commands, slots
-from projector.index import Index, Name
+from projector.index import Entry, Name
 
+V = TypeVar("V", SandboxView, PoolView, SnapshotView)
+
+Find = Callable[[Name], Entry | None]
+
+POD: Final = resources.POD.word
+POD_SCOPE: Final = {
+    SandboxView: scopes.SANDBOX_PODS.word,
+    PoolView: scopes.POOL_PODS.word,
+    SnapshotView: scopes.COMMIT_PODS.word,
+}
+"""Through which scope the pods that an aggregate's ops name are seen, while nothing is known of them."""
+OWN_SCOPE: Final = {
+    SandboxView: scopes.SANDBOXES.word,
+    PoolView: scopes.POOLS.word,
+    SnapshotView: scopes.SNAPSHOTS.word,
+}
 SCOPES_OF_KIND: Final = {
     kind: tuple(scope.word for scope in scopes.SCOPES if scope.kind.word == kind)
     for kind in {scope.kind.word for scope in scopes.SCOPES}
@@ -67,7 +84,20 @@ def prepare(name: Name, seen: Observation) -> Prepared:
     raise ValueError(f"unknown kind {name.kind!r}")
 
 
-def holders(name: Name, seen: Seen, made: Prepared, index: Index) -> tuple[Aggregate, ...]:
+_OWN_AGGREGATE: Final = {
+    resources.BATCH_SANDBOX.word: subjects.SANDBOX,
+    resources.POOL.word: subjects.POOL,
+    resources.SANDBOX_SNAPSHOT.word: subjects.SNAPSHOT,
+}
+
+
+def own_holder(name: Name) -> tuple[Aggregate, ...]:
+    """The aggregate that an object is itself, if it is one: its deletion has a place even if the object was never seen."""
+    kind = _OWN_AGGREGATE.get(name.kind)
+    return (Aggregate(name.cluster, name.namespace, kind, name.name),) if kind is not None else ()
+
+
+def holders(name: Name, seen: Seen, made: Prepared, find: Find) -> tuple[Aggregate, ...]:
     """The aggregates whose views hold this object. A name as an owner reference has it wins over a label, which may be shortened (B106)."""
 
     def aggregate(kind: str, text: str) -> Aggregate:
@@ -91,26 +121,32 @@ def holders(name: Name, seen: Seen, made: Prepared, index: Index) -> tuple[Aggre
         if snapshot:
             found.append(aggregate(subjects.SNAPSHOT, snapshot))
     else:
-        found.extend(_pod_holders(name, meta, labels, index))
+        found.extend(_pod_holders(name, meta, labels, find))
     return tuple(found)
 
 
-def _pod_holders(name: Name, meta: resources.ObjectMeta, labels: dict[str, str], index: Index) -> tuple[Aggregate, ...]:
+def _pod_holders(name: Name, meta: resources.ObjectMeta, labels: dict[str, str], find: Find) -> tuple[Aggregate, ...]:
     job = meta.controller(resources.JOB.name)
     if job is not None:
-        known = index.get(Name(name.cluster, resources.JOB.word, name.namespace, job.name))
+        known = find(Name(name.cluster, resources.JOB.word, name.namespace, job.name))
         if known is not None and known.holders:
             return known.holders
-    for kind, owner_kind, label in (
-        (subjects.SANDBOX, resources.BATCH_SANDBOX, names.SANDBOX_NAME),
-        (subjects.POOL, resources.POOL, names.POOL_NAME),
-        (subjects.SNAPSHOT, resources.SANDBOX_SNAPSHOT, names.SNAPSHOT_NAME),
-    ):
+    for kind, owner_kind, _ in _POD_OWNERS:
         owner = meta.controller(owner_kind.name)
-        text = owner.name if owner is not None else labels.get(label)
+        if owner is not None and owner.name:
+            return (Aggregate(name.cluster, name.namespace, kind, owner.name),)
+    for kind, _, label in _POD_OWNERS:
+        text = labels.get(label)
         if text:
             return (Aggregate(name.cluster, name.namespace, kind, text),)
     return ()
+
+
+_POD_OWNERS: Final = (
+    (subjects.SANDBOX, resources.BATCH_SANDBOX, names.SANDBOX_NAME),
+    (subjects.POOL, resources.POOL, names.POOL_NAME),
+    (subjects.SNAPSHOT, resources.SANDBOX_SNAPSHOT, names.SNAPSHOT_NAME),
+)
 
 
 def is_deleting(view: View, kind: str, name: str) -> bool:
@@ -138,15 +174,22 @@ def into(view: View, name: Name, made: Prepared, *, held: bool, now: int) -> Vie
             gone = replace(before, version=made.version, gone=True, deleting=False)
             return replace(view, snapshot=made.snapshot if held and made.snapshot is not None else gone)
         case PoolView() if name.kind == resources.POOL.word:
-            return replace(view, object=made.pool, known=made.version)
+            return _renewed(replace(view, object=made.pool, known=made.version), view)
         case SnapshotView() if name.kind == resources.SANDBOX_SNAPSHOT.word:
-            return replace(view, object=made.snapshot, known=made.version)
+            return _renewed(replace(view, object=made.snapshot, known=made.version), view)
         case SnapshotView() if name.kind == resources.JOB.word:
             former = view.jobs.get(name.name) or Job((0, 0))
             gone_job = replace(former, version=made.version, gone=True, deleting=False)
             job = made.job if held and made.job is not None else gone_job
             return replace(view, jobs={**view.jobs, name.name: job})
     return view
+
+
+def _renewed(view: V, before: V) -> V:
+    """The view of another object of that name, or of none, starts without the former one's failures (DESIGN §8.9)."""
+    if before.object is None or (view.object is not None and view.object.uid == before.object.uid):
+        return view
+    return replace(view, tries=0, retry_at=0, failure=None)
 
 
 def _pod_into(view: View, name: str, made: Prepared, *, held: bool, now: int) -> View:
@@ -164,24 +207,35 @@ def _pod_into(view: View, name: str, made: Prepared, *, held: bool, now: int) ->
 def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
     after, before = made.sandbox, view.object
     if after is None:
-        return commands.dropped_creates(replace(view, object=None, known=made.version, pause_generation=None))
-    same = before is not None and before.uid == after.uid
-    if not same or before is None:
+        gone = replace(view, object=None, known=made.version, pause_generation=None)
+        return commands.dropped_creates(_renewed(gone, view))
+    if before is None or before.uid != after.uid:
         first = after.generation == 1
         pause_generation = (1 if after.pause is not None else 0) if first else None
         unshown_since = now
     else:
-        pause_generation = after.generation if before.pause != after.pause else view.pause_generation
+        pause_generation = _pause_generation(view.pause_generation, before, after)
         unshown_since = view.unshown_since
         if before.status != after.status:
             unshown_since = 0
         if before.generation != after.generation and not unshown_since:
             unshown_since = now
-    view = replace(
+    changed = replace(
         view,
         object=after,
         known=made.version,
         pause_generation=pause_generation,
         unshown_since=unshown_since,
     )
-    return commands.dropped_creates(view) if after.deleting else view
+    changed = _renewed(changed, view)
+    return commands.dropped_creates(changed) if after.deleting else changed
+
+
+def _pause_generation(known: int | None, before: SandboxObject, after: SandboxObject) -> int | None:
+    """P (DESIGN §6): the generation of the last change of spec.pause; None where versions were missed that may have changed it twice."""
+    passed = after.generation - before.generation
+    if passed < 0:
+        return None
+    if before.pause != after.pause:
+        return after.generation
+    return known if passed <= 1 else None

@@ -46,19 +46,35 @@ def complete_version(cluster: ClusterState | None, word: str, namespace: str) ->
 def chunk(state: ScopeState, listed: Listed) -> tuple[ScopeState, Objects | None]:
     """Take one chunk; the objects of the whole list once all its chunks have come, else None.
 
-    Chunks of two lists do not mix: the first chunk of a list starts afresh, and one out of turn spoils the list it belongs to.
+    Chunks of two lists do not mix: the first chunk of a list starts afresh, one of a list given up is ignored, and a gap spoils the list.
     """
     pending = state.listing
+    if pending is not None and pending.id == listed.id and listed.chunk <= pending.seen:
+        return state, None
     if listed.chunk == 1:
         pending = ListState(listed.id, listed.epoch, listed.resource_version, listed.chunks, 0, {})
-    if pending is None or pending.id != listed.id or pending.seen != listed.chunk - 1:
+    if pending is None or not _is_of(pending, listed):
+        return state, None
+    if pending.seen != listed.chunk - 1 or listed.chunk > pending.chunks:
         return replace(state, listing=None), None
-    objects = {namespace: dict(known) for namespace, known in pending.objects.items()}
+    objects = dict(pending.objects)
     for namespace, entries in listed.objects.items():
-        objects.setdefault(namespace, {}).update({name: (uid, version) for name, uid, version in entries})
+        objects[namespace] = {
+            **objects.get(namespace, {}),
+            **{name: (uid, version) for name, uid, version in entries},
+        }
     if listed.chunk < listed.chunks:
         return replace(state, listing=replace(pending, seen=listed.chunk, objects=objects)), None
     return replace(state, listing=None), objects
+
+
+def _is_of(pending: ListState, listed: Listed) -> bool:
+    return (pending.id, pending.epoch, pending.resource_version, pending.chunks) == (
+        listed.id,
+        listed.epoch,
+        listed.resource_version,
+        listed.chunks,
+    )
 
 
 def whole(state: ScopeState, version: Version, missing: dict[str, int]) -> ScopeState:
@@ -66,6 +82,19 @@ def whole(state: ScopeState, version: Version, missing: dict[str, int]) -> Scope
     if not missing:
         return ScopeState(complete=version)
     return replace(state, missing=missing, awaited=version)
+
+
+def is_awaited(cluster: ClusterState | None, word: str, namespace: str, name: str, version: Version) -> bool:
+    """Whether a whole list named this object at `version` or an older one, and it has not come yet."""
+    if cluster is None:
+        return False
+    for narrowed in ("", namespace):
+        state = cluster.scopes.get(scope_key(word, narrowed))
+        if state is not None and state.awaited is not None:
+            wanted = state.missing.get(f"{namespace}/{name}")
+            if wanted is not None and version >= (state.awaited[0], wanted):
+                return True
+    return False
 
 
 def arrived(state: ScopeState, name: str, version: Version | None) -> ScopeState:

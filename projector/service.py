@@ -149,11 +149,16 @@ class Projector:
             if await membership.changed(0) and self._owned(membership, partitions) != owned:
                 return
             if not records and not self._caught_up:
-                # Nothing more came although the target lies ahead: what is left of it is none of ours to fold.
-                if self._position < self._target:
-                    self._position, self._position_time = self._target, 0
-                self._caught_up = True
+                await self._reach_target()
             await self._upkeep()
+
+    async def _reach_target(self) -> None:
+        """Nothing more came although the target lies ahead: what is left of it is none of ours to fold."""
+        if self._position < self._target:
+            record = await self._log.get(self._target)
+            if record is not None:
+                self._position, self._position_time = self._target, record.time
+        self._caught_up = True
 
     async def _take(self, records: list[Record]) -> None:
         touched: dict[int, Keeper] = {}
@@ -178,7 +183,7 @@ class Projector:
         number = record.subject.split(".", 2)[1]
         if number == subjects.ALL:
             return self._keepers.values()
-        keeper = self._keepers.get(int(number)) if number.isdigit() else None
+        keeper = self._keepers.get(int(number)) if number.isascii() and number.isdigit() else None
         return (keeper,) if keeper is not None else ()
 
     async def _commit(self, keepers: Iterable[Keeper]) -> None:
@@ -191,7 +196,11 @@ class Projector:
             await changed[0].commit(self._views)
         else:
             for first in range(0, len(changed), 16):
-                await asyncio.gather(*(keeper.commit(self._views) for keeper in changed[first : first + 16]))
+                commits = (keeper.commit(self._views) for keeper in changed[first : first + 16])
+                # All of them end before a refusal is raised: one that is still on its way would fence us ourselves.
+                for result in await asyncio.gather(*commits, return_exceptions=True):
+                    if isinstance(result, BaseException):
+                        raise result
         self._metrics.count("projector_commits", len(changed))
 
     async def _dead(self, record: Record, error: str) -> None:
@@ -204,10 +213,17 @@ class Projector:
             return
         if subject.partition is None:
             return
-        body = messages.Dead(record.subject, record.sequence, GROUP, error)
+        place = subjects.of_aggregate(subjects.DEAD, subject.partition, subject.aggregate)
+        for said in await self._log.read((place,), after=record.sequence):
+            # Folded before, by us or by another; the message id alone forgets after some minutes.
+            if (
+                said.headers.get(messages.CAUSE_HEADER) == str(record.sequence)
+                and f'"by":"{GROUP}"'.encode() in said.data
+            ):
+                return
         await self._log.append(
-            subjects.of_aggregate(subjects.DEAD, subject.partition, subject.aggregate),
-            messages.encode(body),
+            place,
+            messages.encode(messages.Dead(record.subject, record.sequence, GROUP, error)),
             messages.headers(CODE_VERSION, cause=record.sequence),
             message_id=f"dead-{GROUP}-{record.sequence}",
         )

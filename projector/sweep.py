@@ -5,14 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bus import scopes
-from bus.views import ClusterState, PoolView, SandboxView, SnapshotView, View
+from bus.views import ClusterState, SandboxView, SnapshotView, View
+from projector.observe import OWN_SCOPE
 from projector.scopes import complete_version
-
-_OWN_SCOPE = {
-    SandboxView: scopes.SANDBOXES.word,
-    PoolView: scopes.POOLS.word,
-    SnapshotView: scopes.SNAPSHOTS.word,
-}
 
 
 def swept(view: View, cluster: ClusterState) -> View | None:
@@ -42,4 +37,4 @@ def swept(view: View, cluster: ClusterState) -> View | None:
         kept = kept if len(jobs) == len(kept.jobs) else replace(kept, jobs=jobs)
     if held or kept.object is not None or kept.open or kept.in_flight is not None:
         return kept
-    return None if overtaken(kept.known, _OWN_SCOPE[type(kept)]) else kept
+    return None if overtaken(kept.known, OWN_SCOPE[type(kept)]) else kept

@@ -70,7 +70,15 @@ def _shared() -> list[Processor]:
 
 def _formatter(text: bool, colours: bool) -> logging.Formatter:
     renderer: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, pad_event_to=32)]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=colours,
+                sort_keys=False,
+                pad_event_to=32,
+                # The default one shows local variables, and those of the bridge hold whole objects (DESIGN §7).
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
         if text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     )

@@ -28,7 +28,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     context: str | None = None
     cluster: str | None = None
     namespaces: tuple[str, ...] = ()
-    qps: float = 100.0
+    qps: float = 0.0
     burst: int = 200
     api_calls: int = 12
     """API calls at a time of an executor"""
@@ -148,7 +148,12 @@ _STOCK: Final = (
     option("--metrics-cert-path", type=click.Path(path_type=Path), help="Folder of the metrics' certificate."),
     option("--metrics-cert-name", default="tls.crt", help="Its file."),
     option("--metrics-cert-key", default="tls.key", help="Its key's file."),
-    option("--kube-client-qps", type=float, default=100.0, help="API calls a second; 0: unlimited."),
+    option(
+        "--kube-client-qps",
+        type=float,
+        default=0.0,
+        help="API calls a second. 0 is no limit: what bounds us is how many calls are under way at a time.",
+    ),
     option("--kube-client-burst", type=int, default=200, help="API calls in a burst."),
     option("--concurrency", multiple=True, help="batchsandbox=32;pool=128: the largest is the API calls at a time."),
     option("--zap-log-level", type=_LevelType(), default="info", help="debug, info, error, panic or a verbosity."),

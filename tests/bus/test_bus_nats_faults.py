@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bus_worlds import WAIT, gather, numbers
@@ -31,7 +32,7 @@ async def crash(server: LocalNats) -> None:
     await server.start()
 
 
-async def stop_hearing(connection: Connection, reader: OrderedPull[object]) -> None:
+async def stop_hearing(connection: Connection, reader: OrderedPull[Any]) -> None:
     """Take the reader's interest away behind its back: from then on the server is silent to it."""
     assert reader._subscription is not None
     await connection.nc._send_unsubscribe(reader._subscription._id)
@@ -74,7 +75,7 @@ async def test_the_ack_of_an_expected_append_may_be_lost_without_a_false_refusal
 ) -> None:
     """A retry meets its own first try. It is ours, by its message id, not somebody else's."""
     log = await NatsLog.open(connection, SMALL)
-    lost = []
+    lost: list[int] = []
     once = NatsLog._append_once
 
     async def losing(self: NatsLog, subject: str, data: bytes, headers: dict[str, str]) -> int:
@@ -163,13 +164,14 @@ async def test_a_reader_goes_on_over_a_crash_without_gap_or_repeat(server: Local
 async def test_a_gap_in_the_consumers_sequence_is_read_again(server: LocalNats, connection: Connection) -> None:
     log = await NatsLog.open(connection, SMALL)
     reader = await log.follow([A], after=0)
-    message, dropped = OrderedPull._message, []
+    message = OrderedPull._message
+    dropped: list[object] = []
 
-    async def dropping(self: OrderedPull[object], received: object) -> None:
+    async def dropping(self: OrderedPull[Any], received: Any) -> None:
         if getattr(received, "data", b"") == b"5" and not dropped:
             dropped.append(received)
             return
-        await message(self, received)  # type: ignore[arg-type]
+        await message(self, received)
 
     OrderedPull._message = dropping  # type: ignore[method-assign]
     try:
@@ -375,8 +377,8 @@ async def test_a_stream_that_cannot_be_brought_to_the_settings_is_refused_with_t
 
 async def test_the_log_fits_into_the_room_there_is(tmp_path: Path) -> None:
     """8 GiB by default, less where the server has less (DESIGN §4: limits that cannot fill a disk)."""
-    small = "jetstream { max_file_store: 1GB }"
-    async with LocalNats(tmp_path / "nats", extra=small) as server:
+    small = "max_file_store: 1GB"
+    async with LocalNats(tmp_path / "nats", jetstream=small) as server:
         async with await Connection.open(ConnectionSettings(url=server.url)) as connection:
             await NatsLog.open(connection)
             config = (await connection.api("STREAM.INFO.LOG"))["config"]

@@ -110,7 +110,7 @@ async def test_a_domain_is_used_in_api_reads_and_bucket_writes(tmp_path: Path) -
     from bus.membership_nats import NatsMemberships
     from bus.viewstore_nats import NatsViewStore
 
-    async with LocalNats(tmp_path, extra="jetstream { domain: hub }") as server:
+    async with LocalNats(tmp_path, jetstream="domain: hub") as server:
         async with await Connection.open(ConnectionSettings(url=server.url, domain="hub")) as connection:
             log = await NatsLog.open(connection, LogSettings(max_bytes=2**28))
             reader = await log.follow(["log.>"], after=0)

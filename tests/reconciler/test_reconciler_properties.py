@@ -192,6 +192,7 @@ def test_what_is_decided_leads_to_rest(made: SandboxView) -> None:
     assert world.done == []
 
 
+@settings(max_examples=300)
 @given(views(quiet=True), st.permutations(range(5)))
 def test_a_healthy_end_is_reached_from_anywhere(made: SandboxView, order: list[int]) -> None:
     """Whatever the beginning: when all its pods run, a template-mode sandbox that stays is Succeed, Ready, with all addresses."""

@@ -19,7 +19,7 @@ from reconciler_model import (
     written,
 )
 
-from bus.messages import DONE
+from bus.messages import CONFLICT, DONE
 from bus.names import parse_pod_index
 from bus.ops import CreatePods, DeletePod, PatchSandboxStatus, Target
 from bus.times import SECOND
@@ -188,6 +188,16 @@ def test_lost_creates_are_issued_again_under_their_id_for_the_names_not_reported
     due = decide(view(sandbox(replicas=2), open=(opened,), unshown_since=NOW, retry_at=NOW, tries=1))
     (again,) = of_kind(due, CreatePods)
     assert (again.id, again.names) == ("old:1:0", {"a-1": 1})
+
+
+@pytest.mark.parametrize(("uid", "version", "again"), [("u-old", 130, True), ("u-old", 120, False), (UID, 130, False)])
+def test_a_create_that_met_a_leaving_pod_is_issued_again_when_that_is_gone(uid: str, version: int, again: bool) -> None:
+    """The conflict names the pod's uid and version (120 is an older tombstone); a conflict about the sandbox waits for the sandbox."""
+    op = CreatePods("old:1:0", Target("batchsandbox", "a", UID), 1, "t1", {"a-0": 0})
+    opened = Open(op, 5, {"pod/a-0": Reported(CONFLICT, uid, (1, 125))})
+    held = {"a-0": Pod((1, version), gone=True)}
+    creates = of_kind(decide(view(sandbox(), held, open=(opened,), unshown_since=NOW)), CreatePods)
+    assert [create.id for create in creates] == (["old:1:0"] if again else [])
 
 
 def test_a_refused_create_backs_off_but_an_edit_is_tried_at_once() -> None:

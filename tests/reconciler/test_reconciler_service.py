@@ -264,7 +264,7 @@ def test_killed_at_any_append_the_next_one_finishes_the_work() -> None:
         dying = MemoryLog(stage.stream, on_step=die)
         stage.put(*(fresh(stage, f"s{i}") for i in range(5)))
         await stage.start(stage.reconciler("r1", dying))
-        stage.running.clear()
+        corpse = stage.running.pop()
         await asyncio.sleep(10)
         heir = await stage.start(stage.reconciler("r2"))
         heir._share.update(["r2"])
@@ -273,6 +273,8 @@ def test_killed_at_any_append_the_next_one_finishes_the_work() -> None:
         for i in range(5):
             assert len(stage.commands(f"s{i}")) == 1
         await stage.stop(heir)
+        corpse.cancel()
+        await asyncio.gather(corpse, return_exceptions=True)
 
     for when in ("before", "after"):
         for step in range(1, 6):

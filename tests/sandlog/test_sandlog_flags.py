@@ -39,7 +39,7 @@ STOCK_DEFAULTS = (
     ("log-max-backups", "10"),
     ("log-max-age", "30"),
     ("log-compress", "true"),
-    ("kube-client-qps", "100"),
+    ("kube-client-qps", "0"),
     ("kube-client-burst", "200"),
     ("concurrency", "batchsandbox=32;pool=128"),
     ("image-committer-image", "image-committer:dev"),
@@ -115,7 +115,7 @@ def test_defaults_are_the_stock_controllers(monkeypatch: pytest.MonkeyPatch) -> 
     assert warnings == ()
     assert settings.endpoints.metrics is None
     assert settings.endpoints.health == Address(None, 8081)
-    assert (settings.qps, settings.burst) == (100.0, 200)
+    assert (settings.qps, settings.burst) == (0.0, 200)
     assert settings.logs.level == logging.INFO
     assert settings.logs.file is None
     assert target.connection is None

@@ -44,10 +44,14 @@ class Program:
         """SIGTERM, then SIGKILL; the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
-            try:
-                self.process.wait(limit)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        return self.ended(limit)
+
+    def ended(self, limit: float = 20.0) -> int:
+        """Wait for the end that was asked for, then SIGKILL; the exit code."""
+        try:
+            self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self.kill()
         return int(self.process.returncode)
 
     def kill(self) -> None:

@@ -35,4 +35,4 @@ class Sandlog:
     def stop(self) -> list[int]:
         for role in self.roles:
             role.process.terminate()
-        return [role.stop() for role in self.roles]
+        return [role.ended() for role in self.roles]

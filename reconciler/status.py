@@ -1,0 +1,187 @@
+"""The status a sandbox should show, its endpoints annotation, and when they are worth a write (controller-behaviour.md §6, §9.1; DESIGN §6, §11)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from bus.names import ENDPOINTS
+from bus.ops import PatchMetadata, PatchSandboxStatus
+from bus.resources import Condition, SandboxStatus
+from bus.times import format_time
+from bus.views import SandboxObject
+from reconciler import events
+from reconciler.health import Problem
+from reconciler.lifecycle import acknowledged
+from reconciler.plan import SANDBOX, Plan, sandbox_target
+from reconciler.pods import Pods
+
+PENDING: Final = "Pending"
+SUCCEED: Final = "Succeed"
+FAILED: Final = "Failed"
+
+_CREATING: Final = ("Progressing", "Creating", "Sandbox is being created")
+_RUNNING: Final = ("Ready", "PodsReady", "Sandbox is running")
+CONDITIONS: Final[dict[tuple[str, bool], tuple[tuple[str, str, str], ...]]] = {
+    (PENDING, False): (_CREATING,),
+    (SUCCEED, False): (_CREATING,),
+    (SUCCEED, True): (_RUNNING,),
+    (FAILED, False): (),
+}
+"""(phase, all wanted replicas ready) → true conditions: type, reason, message (§6.4; B101)."""
+LIFECYCLE: Final = ("PauseFailed", "ResumeFailed")
+"""Kept as they stand: pausing and resuming own them (STA-01)."""
+
+NOTHING: Final = "[]"
+_encode = msgspec.json.Encoder().encode
+
+
+def show(plan: Plan, object: SandboxObject, pods: Pods, problem: Problem | None) -> None:
+    """Write endpoints, then status, in one chain (DESIGN §8.4): at once if somebody waits for it, else after the in-between delay.
+
+    Both carry the observed resourceVersion; the executor chains the one that the first produces to the second.
+    """
+    written = object.annotations.get(ENDPOINTS)
+    endpoints = desired_endpoints(pods, written)
+    status = desired_status(plan, object, pods, problem)
+    stale_status = not same(status, object.status)
+    if (endpoints == written and not stale_status) or not plan.free(SANDBOX, plan.view.name):
+        return
+    if not (awaited(object.status, status) or addresses_changed(written, endpoints)) and _in_between(plan):
+        return
+    if plan.refused(SANDBOX):
+        return
+    target = sandbox_target(plan.view, object)
+    if endpoints != written:
+        plan.add(PatchMetadata(plan.next_id(), target, object.version[1], {ENDPOINTS: endpoints}))
+        plan.because("endpoints")
+    if stale_status:
+        op = PatchSandboxStatus(plan.next_id(), target, object.version[1], status)
+        plan.add(op)
+        plan.because(f"status {status.phase} {status.ready}/{object.replicas}")
+        if problem is not None and problem.create and _failure(status) != _failure(object.status):
+            events.failed_create(plan, op, problem.message)
+
+
+_TOO_LARGE: Final = ("PodFailed", "ObjectTooLarge", "the object is too large to be observed whole; make it smaller")
+
+
+def show_reduced(plan: Plan, object: SandboxObject) -> None:
+    """An object whose spec is not known harms only itself, and says so (DESIGN §8.7): nothing is made or removed for it."""
+    stored = object.status
+    kept = tuple(each for each in stored.conditions if each.type != "PodFailed")
+    condition = _kept(stored, _TOO_LARGE, plan.now)
+    status = msgspec.structs.replace(
+        stored,
+        observed_generation=object.generation,
+        phase=stored.phase or PENDING,
+        conditions=(condition, *kept),
+    )
+    if not same(status, stored) and plan.free(SANDBOX, plan.view.name) and not plan.refused(SANDBOX):
+        plan.add(PatchSandboxStatus(plan.next_id(), sandbox_target(plan.view, object), object.version[1], status))
+        plan.because("too large")
+
+
+def _in_between(plan: Plan) -> bool:
+    """Whether the delay still runs; where the view does not say since when, it does not."""
+    since = plan.view.unshown_since
+    due = since + plan.settings.in_between_delay
+    plan.wake(due)
+    return since > 0 and due > plan.now
+
+
+def desired_status(plan: Plan, object: SandboxObject, pods: Pods, problem: Problem | None) -> SandboxStatus:
+    stored = object.status
+    whole = pods.usable == object.replicas
+    phase = _phase(object, pods, problem)
+    wanted = list(CONDITIONS[phase, whole and phase == SUCCEED])
+    if problem is not None:
+        wanted.append(("PodFailed", problem.reason, problem.message))
+    conditions = [_kept(stored, each, plan.now) for each in wanted]
+    conditions.extend(each for each in stored.conditions if each.type in LIFECYCLE)
+    assigned = ready = 0
+    for _, _, pod in pods.ours:
+        assigned += pod.assigned
+        ready += pod.ready and not pod.deleting
+    return SandboxStatus(
+        observed_generation=object.generation,
+        replicas=len(pods.ours),
+        allocated=assigned,
+        ready=ready,
+        task_running=stored.task_running,
+        task_succeed=stored.task_succeed,
+        task_failed=stored.task_failed,
+        task_pending=stored.task_pending,
+        task_unknown=stored.task_unknown,
+        phase=phase,
+        pause_observed_generation=acknowledged(plan.view, object),
+        conditions=tuple(conditions),
+    )
+
+
+def _phase(object: SandboxObject, pods: Pods, problem: Problem | None) -> str:
+    """Failed while the pods say so (B85); `Succeed` at the first pod that can be used (B101), or when none is wanted."""
+    if problem is not None and problem.fatal:
+        return FAILED
+    return SUCCEED if pods.usable or object.replicas == 0 else PENDING
+
+
+def _kept(stored: SandboxStatus, wanted: tuple[str, str, str], now: int) -> Condition:
+    """The stored condition while it says the same, its transition time included (STA-07)."""
+    type, reason, message = wanted
+    for each in stored.conditions:
+        if each.type == type and each.status == "True" and each.reason == reason and each.message == message:
+            return each
+    return Condition(type, "True", reason, message, format_time(now))
+
+
+def same(desired: SandboxStatus, stored: SandboxStatus) -> bool:
+    """Whether a write would change nothing; the order of conditions means nothing (STA-02)."""
+    if desired == stored:
+        return True
+    if len(desired.conditions) != len(stored.conditions):
+        return False
+    if any(each not in stored.conditions for each in desired.conditions):
+        return False
+    return msgspec.structs.replace(desired, conditions=stored.conditions) == stored
+
+
+def awaited(stored: SandboxStatus, desired: SandboxStatus) -> bool:
+    """Whether the difference is one that a user waits for: delivered, all ready, failed, or failed no more."""
+    if desired.phase != stored.phase and desired.phase != PENDING:
+        return True
+    if (desired.condition("Ready") is None) != (stored.condition("Ready") is None):
+        return True
+    before, after = _failure(stored), _failure(desired)
+    return (before and before[0]) != (after and after[0])
+
+
+def _failure(status: SandboxStatus) -> tuple[str, str] | None:
+    condition = status.condition("PodFailed")
+    return None if condition is None else (condition.reason, condition.message)
+
+
+def desired_endpoints(pods: Pods, written: str | None) -> str | None:
+    """Addresses by index; before the first usable pod none is written, and what is there is emptied to `[]` (N-26)."""
+    if pods.usable:
+        return _encode(pods.addresses).decode()
+    return None if written is None else NOTHING
+
+
+def addresses_changed(written: str | None, desired: str | None) -> bool:
+    """Whether an address comes or goes; blanks at the end for pods to come do not count."""
+    return _addresses(written) != _addresses(desired)
+
+
+def _addresses(text: str | None) -> list[str] | None:
+    """Without the blanks at the end; None for a text that is no list of strings (DESIGN §8.7)."""
+    if text is None:
+        return []
+    try:
+        addresses = msgspec.json.decode(text, type=list[str])
+    except msgspec.DecodeError:
+        return None
+    while addresses and not addresses[-1]:
+        addresses.pop()
+    return addresses
