@@ -24,7 +24,7 @@ from bus.views import (
     View,
     backoff,
 )
-from projector.closing import Known, is_over, tag, unwanted
+from projector.closing import Create, Delete, Known, is_over, outlives, tag, unwanted
 
 V = TypeVar("V", bound=View)
 _KIND: Final = {SandboxView: BATCH_SANDBOX.word, PoolView: POOL.word, SnapshotView: SANDBOX_SNAPSHOT.word}
@@ -59,7 +59,7 @@ def observed(view: V, key: str, known: Known, sequence: int) -> V:
 def _ended_by(item: Open, view: View, key: str, known: Known, own: Known | None, sequence: int) -> list[str]:
     """The objects of an open op that an observation of `key` ends it for; one of its sandbox may end a create for all of them."""
     over = []
-    if own is not None and isinstance(item.op, ops.CreatePods):
+    if own is not None and isinstance(item.op, Create):
         over = [name for name, wait in item.waits.items() if is_over(item.op, wait, None, own, known.version[0])]
     wait = item.waits.get(key)
     if wait is not None and sequence > item.since and key not in over:
@@ -70,9 +70,9 @@ def _ended_by(item: Open, view: View, key: str, known: Known, own: Known | None,
 
 
 def _shows_success(op: Op, known: Known) -> bool:
-    if isinstance(op, ops.CreatePods):
+    if isinstance(op, Create):
         return not known.gone
-    return isinstance(op, ops.DeletePod) and known.uid == op.target.uid
+    return isinstance(op, Delete) and known.uid == op.target.uid
 
 
 def _keep(kept: list[Open], item: Open, over: list[str]) -> None:
@@ -131,6 +131,7 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
     done: set[str] = set()
     own = left(_own_key(view))
     reached: dict[str, Version] = {}
+    source_missing = False
     for item in view.open:
         result = results.get(item.op.id)
         if result is None:
@@ -142,6 +143,7 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
             if answer.result == messages.DONE:
                 done.add(tag(item.op))
             after = _answered(item.op, wait, answer, epoch, reached.get(key), current=current)
+            source_missing |= isinstance(item.op, ops.DetachFromPool) and answer.result == messages.MISSING
             if answer.result == messages.DONE and answer.resource_version:
                 reached[key] = (epoch, answer.resource_version)
             if after is None:
@@ -157,6 +159,8 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
         return made
     # What an observation has ended already counts as well.
     words = {word.result for result in outcome.results for word in (*result.names.values(),) or (result,)}
+    if source_missing:
+        words.add(messages.EXPIRED)
     return _tried(replace(made, in_flight=None), words, done)
 
 
@@ -176,13 +180,14 @@ def _answered(
     if word in _ENDS:
         return None
     if word == messages.CONFLICT:
-        if isinstance(op, ops.CreatePods) and version == (0, 0):
+        if isinstance(op, Create) and version == (0, 0):
             return None
         return Reported(word, answer.uid, version)
     if word == messages.SKIPPED:
-        return wait if isinstance(op, ops.DeletePod) else None
+        return wait if isinstance(op, Delete) else None
     if word == messages.MISSING:
-        return Reported(word)
+        # Of a detach it may be the pod that is missing: no change of the sandbox would ever tell.
+        return None if isinstance(op, ops.DetachFromPool) else Reported(word)
     if word == messages.UNFINISHED and reached is not None:
         return Reported(word, version=(reached[0], reached[1] + 1))
     return wait
@@ -237,7 +242,7 @@ def absent(view: V, keys: Iterable[str], version: Version) -> V:
     wanted = set(keys)
     kept: list[Open] = []
     for item in view.open:
-        created = isinstance(item.op, ops.CreatePods)
+        created = isinstance(item.op, Create)
         over = [
             key
             for key, wait in item.waits.items()
@@ -248,7 +253,7 @@ def absent(view: V, keys: Iterable[str], version: Version) -> V:
 
 
 def dropped_creates(view: V) -> V:
-    """The aggregate's own object is leaving: open creates are no longer wanted (DESIGN §5)."""
-    if not any(isinstance(item.op, ops.CreatePods) for item in view.open):
-        return view
-    return replace(view, open=tuple(item for item in view.open if not isinstance(item.op, ops.CreatePods)))
+    """The aggregate's own object is leaving or gone: open creates are no longer wanted (DESIGN §5), those apart that outlive it."""
+    leaving = view.object is not None
+    kept = tuple(item for item in view.open if not isinstance(item.op, Create) or (leaving and outlives(item.op)))
+    return view if len(kept) == len(view.open) else replace(view, open=kept)

@@ -17,7 +17,7 @@ from bus.log import Record
 from bus.messages import Command, Epoch, Gone, Listed, NotUnderstood, Observation, Outcome, Seen, Tick
 from bus.subjects import Aggregate, Subject
 from bus.times import SECOND
-from bus.views import ClusterState, SandboxView, ScopeState, Version, View
+from bus.views import ClusterState, SandboxView, ScopeState, SnapshotView, Version, View
 from projector import commands, observe, scopes
 from projector.closing import Known
 from projector.holdings import EMPTY, Holdings
@@ -65,6 +65,7 @@ class Partition(Holdings):
                 self._take(subject, record)
         except NOT_TAKEN as problem:
             error = str(problem)[:300] or type(problem).__name__
+        self._follow()
         self.state = replace(self.state, cursor=record.sequence, cursor_time=record.time)
         return Folded(frozenset(self._touched), error) if self._touched or error else NOTHING
 
@@ -98,7 +99,9 @@ class Partition(Holdings):
             if self._is_stale(name, seen, version, before):
                 return
             made = observe.prepare(name, seen)
-            holders = observe.holders(name, seen, made, self._find) if isinstance(seen, Seen) else ()
+            holders = (
+                observe.holders(name, seen, made, self._find, self._links.naming) if isinstance(seen, Seen) else ()
+            )
         except NOT_TAKEN:
             self._unreadable(name, version)
             raise
@@ -250,12 +253,12 @@ class Partition(Holdings):
             absent = [
                 key
                 for key in sorted(keys)
-                if key.partition("/")[2] not in names and self._may_be_absent(view, key, listed.scope, version)
+                if key.partition("/")[2] not in names and self._may_be_absent(view, key, listed.scope)
             ]
             own_absent = (
-                isinstance(view, SandboxView)
+                isinstance(view, SandboxView | SnapshotView)
                 and view.object is None
-                and listed.scope == observe.OWN_SCOPE[SandboxView]
+                and listed.scope == observe.OWN_SCOPE[type(view)]
                 and view.name not in names
             )
             if absent:
@@ -263,14 +266,15 @@ class Partition(Holdings):
             if own_absent:
                 self._on_view(aggregate, commands.dropped_creates)
 
-    def _may_be_absent(self, view: View, key: str, scope: str, version: Version) -> bool:
-        """Whether a list of `scope` at `version` is one that would name this object: a list of other pods says nothing of it."""
-        kind, _, text = key.partition("/")
-        entry = self._find(Name(view.cluster, kind, view.namespace, text))
-        if entry is not None and not entry.gone:
+    @staticmethod
+    def _may_be_absent(view: View, key: str, scope: str) -> bool:
+        """Whether a list of `scope` is one that would name this object: a list of other pods says nothing of it."""
+        known = observe.known_of(view, key)
+        if known is not None and not known.gone:
             return False
+        kind, _, text = key.partition("/")
         if kind == observe.POD:
-            return scope == (entry.scope if entry is not None else observe.POD_SCOPE[type(view)])
+            return scope == (view.pods[text].scope if known is not None else observe.POD_SCOPE[type(view)])
         return True
 
     def _epoch(self, cluster_name: str, epoch: Epoch) -> None:

@@ -10,7 +10,7 @@ from bus import subjects, viewcodec
 from bus.log import Bounds, Log, Record
 from bus.subjects import Aggregate
 from bus.views import PartitionState, View
-from bus.viewstore import COMMIT_LIMIT, ViewStore
+from bus.viewstore import COMMIT_LIMIT, Fenced, ViewStore
 from projector.fold import Partition
 
 logger = structlog.get_logger(__name__)
@@ -72,6 +72,16 @@ class Keeper:
         self._advanced_at = now
         self.partition.advance(position, time)
         return self.dirty
+
+    async def check(self, store: ViewStore) -> None:
+        """Whether the store still holds our last commit: one in memory is lost with its server, and a quiet log would never tell.
+
+        Raises Fenced, ViewStoreUnavailable.
+        """
+        entry = await store.get(subjects.fence_key(self.partition.number))
+        found = entry.revision if entry is not None else 0
+        if found != self._revision:
+            raise Fenced(f"partition {self.partition.number}: last sequence {found}, expected {self._revision}")
 
     async def commit(self, store: ViewStore) -> None:
         """Write what changed; in several commits where it is more than one takes, the cursor with the last of them.

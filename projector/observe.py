@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,13 +13,20 @@ from bus.messages import Gone, Observation, Seen
 from bus.subjects import Aggregate
 from bus.views import Job, Pod, PoolObject, PoolView, SandboxObject, SandboxView, Snapshot, SnapshotView, Version, View
 from projector import commands, slots
+from projector.closing import Known
 from projector.index import Entry, Name
 
 V = TypeVar("V", SandboxView, PoolView, SnapshotView)
 
 Find = Callable[[Name], Entry | None]
+Naming = Callable[[Name], tuple[Aggregate, ...]]
+"""The sandboxes whose allocation names a pod."""
 
 POD: Final = resources.POD.word
+JOB: Final = resources.JOB.word
+SANDBOX: Final = resources.BATCH_SANDBOX.word
+SNAPSHOT: Final = resources.SANDBOX_SNAPSHOT.word
+POOL: Final = resources.POOL.word
 POD_SCOPE: Final = {
     SandboxView: scopes.SANDBOX_PODS.word,
     PoolView: scopes.POOL_PODS.word,
@@ -31,6 +38,7 @@ OWN_SCOPE: Final = {
     PoolView: scopes.POOLS.word,
     SnapshotView: scopes.SNAPSHOTS.word,
 }
+_OWN_KIND: Final = {SandboxView: SANDBOX, PoolView: POOL, SnapshotView: SNAPSHOT}
 SCOPES_OF_KIND: Final = {
     kind: tuple(scope.word for scope in scopes.SCOPES if scope.kind.word == kind)
     for kind in {scope.kind.word for scope in scopes.SCOPES}
@@ -66,28 +74,28 @@ def prepare(name: Name, seen: Observation) -> Prepared:
     if isinstance(seen, Gone):
         return Prepared(seen, deleting=False)
     match name.kind:
-        case resources.POD.word:
+        case kind if kind == POD:
             pod = slots.decode_pod(seen)
             return Prepared(seen, pod.metadata.deletion_timestamp is not None, pod=pod)
-        case resources.BATCH_SANDBOX.word:
+        case kind if kind == SANDBOX:
             sandbox = slots.sandbox_object(seen)
             return Prepared(seen, bool(sandbox.deleting), sandbox=sandbox)
-        case resources.SANDBOX_SNAPSHOT.word:
+        case kind if kind == SNAPSHOT:
             snapshot = slots.snapshot_slot(seen)
             return Prepared(seen, snapshot.deleting, snapshot=snapshot)
-        case resources.JOB.word:
+        case kind if kind == JOB:
             job = slots.job_slot(seen)
             return Prepared(seen, job.deleting, job=job)
-        case resources.POOL.word:
+        case kind if kind == POOL:
             pool = slots.pool_object(seen)
             return Prepared(seen, bool(pool.deleting), pool=pool)
     raise ValueError(f"unknown kind {name.kind!r}")
 
 
 _OWN_AGGREGATE: Final = {
-    resources.BATCH_SANDBOX.word: subjects.SANDBOX,
-    resources.POOL.word: subjects.POOL,
-    resources.SANDBOX_SNAPSHOT.word: subjects.SNAPSHOT,
+    SANDBOX: subjects.SANDBOX,
+    POOL: subjects.POOL,
+    SNAPSHOT: subjects.SNAPSHOT,
 }
 
 
@@ -97,38 +105,58 @@ def own_holder(name: Name) -> tuple[Aggregate, ...]:
     return (Aggregate(name.cluster, name.namespace, kind, name.name),) if kind is not None else ()
 
 
-def holders(name: Name, seen: Seen, made: Prepared, find: Find) -> tuple[Aggregate, ...]:
+def _named_by_none(name: Name) -> tuple[Aggregate, ...]:
+    return ()
+
+
+def holders(
+    name: Name, seen: Seen, made: Prepared, find: Find, naming: Naming = _named_by_none
+) -> tuple[Aggregate, ...]:
     """The aggregates whose views hold this object. A name as an owner reference has it wins over a label, which may be shortened (B106)."""
 
     def aggregate(kind: str, text: str) -> Aggregate:
         return Aggregate(name.cluster, name.namespace, kind, text)
 
-    if name.kind == resources.BATCH_SANDBOX.word:
+    if name.kind == SANDBOX:
         return (aggregate(subjects.SANDBOX, name.name),)
-    if name.kind == resources.POOL.word:
+    if name.kind == POOL:
         return (aggregate(subjects.POOL, name.name),)
     meta = made.pod.metadata if made.pod is not None else slots.decode_metadata(seen)
     labels = meta.labels or {}
     found: list[Aggregate] = []
-    if name.kind == resources.SANDBOX_SNAPSHOT.word:
+    if name.kind == SNAPSHOT:
         found.append(aggregate(subjects.SNAPSHOT, name.name))
         owner = meta.controller(resources.BATCH_SANDBOX.name)
         if owner is not None and name.name == names.pause_snapshot_name(owner.name):
             found.append(aggregate(subjects.SANDBOX, owner.name))
-    elif name.kind == resources.JOB.word:
+    elif name.kind == JOB:
         owner = meta.controller(resources.SANDBOX_SNAPSHOT.name)
-        snapshot = owner.name if owner is not None else labels.get(names.SNAPSHOT_NAME)
+        snapshot = owner.name if owner is not None else _snapshot_named(meta, labels)
         if snapshot:
             found.append(aggregate(subjects.SNAPSHOT, snapshot))
     else:
         found.extend(_pod_holders(name, meta, labels, find))
+        if is_pooled(found):
+            found.extend(naming(name))
     return tuple(found)
+
+
+def is_pooled(holders: Iterable[Aggregate]) -> bool:
+    """Whether a pod with these holders is a pool's: sandboxes hold it by naming it."""
+    return any(holder.kind == subjects.POOL for holder in holders)
+
+
+def _snapshot_named(meta: resources.ObjectMeta, labels: dict[str, str]) -> str | None:
+    """The snapshot that a Job or its pod names: the annotation holds it whole, the label perhaps shortened (B106)."""
+    label = labels.get(names.SNAPSHOT_NAME)
+    whole = (meta.annotations or {}).get(names.SNAPSHOT_NAME)
+    return whole if whole and label == names.label_value(whole) else label
 
 
 def _pod_holders(name: Name, meta: resources.ObjectMeta, labels: dict[str, str], find: Find) -> tuple[Aggregate, ...]:
     job = meta.controller(resources.JOB.name)
     if job is not None:
-        known = find(Name(name.cluster, resources.JOB.word, name.namespace, job.name))
+        known = find(Name(name.cluster, JOB, name.namespace, job.name))
         if known is not None and known.holders:
             return known.holders
     for kind, owner_kind, _ in _POD_OWNERS:
@@ -136,7 +164,7 @@ def _pod_holders(name: Name, meta: resources.ObjectMeta, labels: dict[str, str],
         if owner is not None and owner.name:
             return (Aggregate(name.cluster, name.namespace, kind, owner.name),)
     for kind, _, label in _POD_OWNERS:
-        text = labels.get(label)
+        text = _snapshot_named(meta, labels) if kind == subjects.SNAPSHOT else labels.get(label)
         if text:
             return (Aggregate(name.cluster, name.namespace, kind, text),)
     return ()
@@ -149,35 +177,41 @@ _POD_OWNERS: Final = (
 )
 
 
-def is_deleting(view: View, kind: str, name: str) -> bool:
-    """Whether the newest that a view holds of this object says that it is being deleted."""
-    if kind == resources.POD.word:
-        pod = view.pods.get(name)
-        return pod is not None and pod.deleting
-    if isinstance(view, SnapshotView) and kind == resources.JOB.word:
-        job = view.jobs.get(name)
-        return job is not None and job.deleting
-    if isinstance(view, SandboxView) and kind == resources.SANDBOX_SNAPSHOT.word:
-        return view.snapshot is not None and view.snapshot.deleting
-    return view.object is not None and bool(view.object.deleting)
+def known_of(view: View, key: str) -> Known | None:
+    """The newest that a view itself holds of an object (`kind/name`): what ends its ops must not depend on other views."""
+    kind, _, name = key.partition("/")
+    slot: Pod | Job | Snapshot | None = None
+    if kind == POD:
+        slot = view.pods.get(name)
+    elif kind == _OWN_KIND[type(view)] and name == view.name:
+        if view.object is not None:
+            return Known(view.object.version, view.object.uid, gone=False, deleting=bool(view.object.deleting))
+        return Known(view.known, "", gone=True, deleting=False) if view.known != (0, 0) else None
+    elif isinstance(view, SnapshotView) and kind == JOB:
+        slot = view.jobs.get(name)
+    elif isinstance(view, SandboxView) and kind == SNAPSHOT and view.snapshot is not None:
+        slot = view.snapshot if view.snapshot.name == name else None
+    return Known(slot.version, slot.uid, gone=slot.gone, deleting=slot.deleting) if slot is not None else None
 
 
 def into(view: View, name: Name, made: Prepared, *, held: bool, now: int) -> View:
     """The view after this observation; `held` False: the object no longer belongs to it, which is as good as gone."""
-    if name.kind == resources.POD.word:
+    if name.kind == POD:
         return _pod_into(view, name.name, made, held=held, now=now)
     match view:
-        case SandboxView() if name.kind == resources.BATCH_SANDBOX.word:
+        case SandboxView() if name.kind == SANDBOX:
             return _sandbox_into(view, made, now)
-        case SandboxView() if name.kind == resources.SANDBOX_SNAPSHOT.word:
+        case SandboxView() if name.kind == SNAPSHOT:
             before = view.snapshot or Snapshot((0, 0), name=name.name)
             gone = replace(before, version=made.version, gone=True, deleting=False)
             return replace(view, snapshot=made.snapshot if held and made.snapshot is not None else gone)
-        case PoolView() if name.kind == resources.POOL.word:
+        case PoolView() if name.kind == POOL:
             return _renewed(replace(view, object=made.pool, known=made.version), view)
-        case SnapshotView() if name.kind == resources.SANDBOX_SNAPSHOT.word:
-            return _renewed(replace(view, object=made.snapshot, known=made.version), view)
-        case SnapshotView() if name.kind == resources.JOB.word:
+        case SnapshotView() if name.kind == SNAPSHOT:
+            renewed = _renewed(replace(view, object=made.snapshot, known=made.version), view)
+            leaving = made.snapshot is None or made.snapshot.deleting
+            return commands.dropped_creates(renewed) if leaving else renewed
+        case SnapshotView() if name.kind == JOB:
             former = view.jobs.get(name.name) or Job((0, 0))
             gone_job = replace(former, version=made.version, gone=True, deleting=False)
             job = made.job if held and made.job is not None else gone_job
@@ -204,6 +238,16 @@ def _pod_into(view: View, name: str, made: Prepared, *, held: bool, now: int) ->
     return after
 
 
+def renamed(view: SandboxView, added: Mapping[str, Pod], dropped: Iterable[str], now: int) -> SandboxView:
+    """The view of a pooled sandbox that names other pods of the pool than before."""
+    left = set(dropped)
+    pods = {name: pod for name, pod in view.pods.items() if name not in left}
+    pods.update(added)
+    shows = any(slots.shown(view.pods.get(name)) != slots.shown(pods.get(name)) for name in (*left, *added))
+    since = now if shows and not view.unshown_since else view.unshown_since
+    return replace(view, pods=pods, unshown_since=since)
+
+
 def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
     after, before = made.sandbox, view.object
     if after is None:
@@ -216,6 +260,8 @@ def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
     else:
         pause_generation = _pause_generation(view.pause_generation, before, after)
         unshown_since = view.unshown_since
+        if after.malformed:
+            after = replace(after, allocated=before.allocated)
         if before.status != after.status:
             unshown_since = 0
         if before.generation != after.generation and not unshown_since:

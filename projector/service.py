@@ -73,6 +73,7 @@ class Projector:
         self._target = 0
         self._caught_up = False
         self._folded_at = 0
+        self._checked = 0
 
     def status(self) -> dict[str, object]:
         """For /readyz and `sandlog status`: ready once everything that was in the log at the start is folded."""
@@ -236,6 +237,8 @@ class Projector:
         position, time = self._position, self._position_time
         idle = [k for k in self._keepers.values() if k.advance(position, time, now, interval)]
         await self._commit(idle)
+        self._checked = (self._checked + 1) % len(self._keepers)
+        await list(self._keepers.values())[self._checked].check(self._views)
         if self._caught_up:
             await self._ask(now)
 

@@ -36,6 +36,12 @@ KEPT_ANNOTATIONS: Final = (
 RESULT_LIMIT: Final = 4096
 """A kubelet cuts a termination message at this many bytes (B44)."""
 
+
+class _Allocated(msgspec.Struct, frozen=True):
+    pods: tuple[str, ...] | None = None
+
+
+_allocated = msgspec.json.Decoder(_Allocated)
 _batch_sandbox = msgspec.json.Decoder(resources.BatchSandbox)
 _pod = msgspec.json.Decoder(resources.Pod)
 _snapshot = msgspec.json.Decoder(resources.SandboxSnapshot)
@@ -60,6 +66,7 @@ def sandbox_object(seen: Seen) -> SandboxObject:
     read = _batch_sandbox.decode(seen.object)
     meta, spec = read.metadata, read.spec
     annotations = meta.annotations or {}
+    allocated, malformed = _allocation(annotations)
     return SandboxObject(
         version=(seen.epoch, seen.resource_version),
         uid=meta.uid,
@@ -77,8 +84,26 @@ def sandbox_object(seen: Seen) -> SandboxObject:
         template=seen.facts.get("templateDigest", ""),
         spec=seen.facts.get("specDigest", ""),
         reduced=seen.reduced,
+        allocated=allocated,
+        malformed=malformed,
         status=read.status,
     )
+
+
+def _allocation(annotations: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(pods of `alloc-status` less those of `alloc-release`, keys that cannot be read); with such a key nothing is certain, so no pods."""
+    given: list[tuple[str, ...]] = []
+    malformed = []
+    for key in (names.ALLOC_STATUS, names.ALLOC_RELEASE):
+        text = annotations.get(key)
+        try:
+            given.append(_allocated.decode(text).pods or () if text else ())
+        except (msgspec.DecodeError, RecursionError):
+            malformed.append(key)
+    if malformed:
+        return (), tuple(malformed)
+    status, release = given
+    return tuple(name for name in dict.fromkeys(status) if name not in release), ()
 
 
 def _trouble(status: resources.PodStatus) -> tuple[str, bool]:
@@ -113,7 +138,7 @@ def pod_slot(seen: Seen, read: resources.Pod, before: Pod | None, now: int) -> P
     reason, terminal = _trouble(status)
     standing = before is not None and before.uid == meta.uid and before.reason and before.terminal == terminal
     since = (before.since if before is not None and standing else now) if reason else 0
-    owner = meta.controller(resources.BATCH_SANDBOX.name)
+    owner = meta.controller(resources.BATCH_SANDBOX.name) or meta.controller(resources.JOB.name)
     exit_code, message = _ended(status)
     commit = names.SNAPSHOT_NAME in labels
     return Pod(
@@ -133,6 +158,7 @@ def pod_slot(seen: Seen, read: resources.Pod, before: Pod | None, now: int) -> P
         template=(meta.annotations or {}).get(names.TEMPLATE_DIGEST, ""),
         exit_code=exit_code,
         result=message[:RESULT_LIMIT] if commit else "",
+        containers=tuple(container.name for container in read.spec.containers or ()),
     )
 
 
@@ -147,6 +173,7 @@ def snapshot_slot(seen: Seen) -> Snapshot:
     read = _snapshot.decode(seen.object)
     meta = read.metadata
     owner = meta.controller(resources.BATCH_SANDBOX.name)
+    annotations = meta.annotations or {}
     return Snapshot(
         version=(seen.epoch, seen.resource_version),
         name=meta.name,
@@ -157,7 +184,9 @@ def snapshot_slot(seen: Seen) -> Snapshot:
         sandbox=read.spec.sandbox_name,
         owner=owner.uid if owner else "",
         finalizers=meta.finalizers or (),
-        intent=(meta.annotations or {}).get(names.TEMPLATE_DIGEST, ""),
+        intent=annotations.get(names.PAUSE_GENERATION, ""),
+        pod_name=annotations.get(names.SOURCE_POD_NAME, ""),
+        pod_uid=annotations.get(names.SOURCE_POD_UID, ""),
         status=read.status,
     )
 
