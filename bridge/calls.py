@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from bridge.api_errors import RETRY, classify
+from bridge.api_errors import RETRY, already_exists, classify
 from bridge.cluster import ClusterClient, Response, Unreachable, path_of
 from bridge.lanes import Lanes, Priority
 from bus.clock import Clock, Randomness
@@ -69,6 +69,11 @@ async def _nothing_to_check() -> None:
 
 def always(response: Response) -> bool:
     return True
+
+
+def create_settled(response: Response) -> bool:
+    """A 409 of a create that is not about the name is the server's own (an update of the quota lost a race): worth another try."""
+    return response.status != 409 or already_exists(response.body)
 
 
 class Calls:

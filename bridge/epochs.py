@@ -48,6 +48,8 @@ class Epochs:
         self._on_change = on_change
         self._subject = subjects.epoch_of(cluster)
         self._sequence = 0
+        self._named = False
+        """Whether the log's last message of the subject names an epoch."""
         self._recorded_uid = ""
         self._uid = ""
         self._uid_at = float("-inf")
@@ -72,7 +74,7 @@ class Epochs:
         async with self._lock:
             await self._follow()
             uid = await self._identity()
-            if self._sequence == 0:
+            if not self._named:
                 # Lost or trimmed, or this is the first bridge. A lower epoch than was used before would count for nothing.
                 known = max([1, self.current, *(epoch for _, epoch, _ in await self._last_told())])
                 await self._write(known, uid, "the log named none")
@@ -103,13 +105,16 @@ class Epochs:
         """Take over what the log says. The log wins: all bridges of the cluster must agree, and after its loss it starts anew."""
         record = await self._log.last(self._subject)
         if record is None:
-            self._sequence = 0
+            self._sequence, self._named = 0, False
             return
         if record.sequence == self._sequence:
             return
-        told = messages.decode(record.data, record.headers, Epoch)
+        told = _epoch_of(record)
+        if told is None:
+            self._sequence, self._named = record.sequence, False
+            return
         await self._become(told.epoch)
-        self._sequence, self._recorded_uid = record.sequence, told.cluster_uid
+        self._sequence, self._named, self._recorded_uid = record.sequence, True, told.cluster_uid
 
     async def _write(self, epoch: int, uid: str, reason: str) -> None:
         body = messages.encode(Epoch(epoch, uid, reason))
@@ -126,7 +131,7 @@ class Epochs:
         logger.warning("epoch written", cluster=self._cluster, epoch=epoch, reason=reason)
         self._metrics.count("watch_epochs_written", cluster=self._cluster)
         await self._become(epoch)
-        self._sequence, self._recorded_uid = sequence, uid
+        self._sequence, self._named, self._recorded_uid = sequence, True, uid
 
     async def _become(self, epoch: int) -> None:
         if epoch == self.current:
@@ -178,6 +183,18 @@ class Epochs:
             return self._uid
         self._uid_at = now
         return self._uid
+
+
+def _epoch_of(record: Record) -> Epoch | None:
+    """None for garbage, which is written over: nobody could list any more. Raises NotUnderstood for what a newer version wrote."""
+    try:
+        told: Epoch = messages.decode(record.data, record.headers, Epoch)
+    except NotUnderstood as error:
+        if messages.is_newer(record.headers):
+            raise
+        logger.warning("the log's epoch cannot be read", position=record.sequence, error=str(error)[:200])
+        return None
+    return told
 
 
 def _understood(record: Record | None, type: Any) -> Any:

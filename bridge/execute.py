@@ -11,13 +11,11 @@ import structlog
 from bridge.calls import Calls, CallSettings
 from bridge.cluster import ClusterClient
 from bridge.events import EventLane, EventSettings
+from bridge.jobbuild import CommitSettings
 from bridge.lanes import Lanes, LanesSettings
 from bridge.outcomes import Outcomes, unreadable
 from bridge.perform import Performer
-from bridge.perform_objects import ObjectPerformer
-from bridge.perform_pods import PodPerformer
 from bridge.recent import Recent
-from bridge.sandboxes import Sandboxes
 from bus.clock import Clock, Randomness
 from bus.log import Delivery, Log, LogUnavailable, WorkQueue
 from bus.messages import Command, NotUnderstood, Result, decode
@@ -36,9 +34,11 @@ class ExecuteSettings(msgspec.Struct, frozen=True):
 
     by: str = "executor"
     """Who signs the outcomes: the process's name."""
-    ack_wait: float = 30.0
-    in_flight: int = 512
-    """Commands taken and not acked, those included that only wait for their Events."""
+    ack_wait: float = 5.0
+    """For so long the commands of an executor that died wait for another; what is worked on is kept alive."""
+    in_flight: int = 4096
+    """Commands taken and not acked, those included that only wait for a place or for their Events: large, because what would make a
+    sandbox ready must be seen by the lanes to go before what waits there (DESIGN §7)."""
     poll: float = 0.5
     unknown_patience: float = 60.0
     """For so long, from its append on, a command that this version cannot read is left to a newer executor."""
@@ -52,6 +52,8 @@ class ExecuteSettings(msgspec.Struct, frozen=True):
     lanes: LanesSettings = LanesSettings()
     calls: CallSettings = CallSettings()
     events: EventSettings = EventSettings()
+    commit: CommitSettings = CommitSettings()
+    """What commit and unpause Jobs are made of."""
 
 
 class Executor:
@@ -80,7 +82,7 @@ class Executor:
         self._lanes = Lanes(settings.lanes)
         calls = Calls(client, self._lanes, clock, randomness, metrics, settings.calls)
         self._events = EventLane(calls, clock, metrics, settings.events)
-        self._performer = Performer(ObjectPerformer(calls), PodPerformer(calls, Sandboxes(calls, recent)), clock)
+        self._performer = Performer(calls, recent, settings.commit, clock)
         self._outcomes = Outcomes(store, randomness, settings.by, settings.append_patience)
         self._in_flight: dict[asyncio.Task[None], tuple[Delivery, float]] = {}
         self._stopping = asyncio.Event()

@@ -14,9 +14,11 @@ from bus.messages import Gone, Seen, encode
 from bus.scopes import SANDBOXES, Scope
 
 LIMIT: Final = 1024 * 1024
-"""Bytes of a message, past which an object is observed without its spec. NATS takes 1 MiB unless told otherwise; etcd 1.5 MiB."""
+"""Bytes of a message, past which an object is observed without what is large in its spec. NATS takes 1 MiB unless told otherwise; etcd 1.5 MiB."""
 HEADROOM: Final = 4096
 """Bytes that the message itself needs beside the object, and its headers."""
+SMALL: Final = 1024
+"""Bytes of a member of a spec that stays although the object is too large: expiry, replicas and the like are still followed."""
 REMEMBERED: Final = 65_536
 
 _ESSENTIAL = (
@@ -78,7 +80,7 @@ def meta_of(raw: bytes | msgspec.Raw) -> Meta:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What to append. `reduced`: the object was too large, its spec is left out."""
+    """What to append. `reduced`: the object was too large, what is large in its spec is left out."""
 
     subject: str
     data: bytes
@@ -143,7 +145,7 @@ class Observer:
         data = _encode(fields)
         if len(data) <= self._limit:
             return data, False
-        fields.pop("spec", None)
+        fields["spec"] = _small(fields.get("spec"))
         data = _encode(fields)
         if len(data) <= self._limit:
             return data, True
@@ -158,6 +160,15 @@ def _facts(kind: str, spec: msgspec.Raw) -> dict[str, str]:
     except _UNDECODABLE:
         return {}
     return facts(kind, decoded)
+
+
+def _small(spec: msgspec.Raw | None) -> msgspec.Raw:
+    """The small members of a spec."""
+    try:
+        members = fields_of(spec or b"{}")
+    except jsonscan.NotJson:
+        return msgspec.Raw(b"{}")
+    return msgspec.Raw(_encode({key: value for key, value in members.items() if len(bytes(value)) <= SMALL}))
 
 
 def _essential(fields: Fields) -> Fields:

@@ -117,8 +117,6 @@ class Outlet:
 
     async def _restore(self) -> None:
         old, self._appender = self._appender, None
-        if old is not None:
-            await old.close()
         while True:
             try:
                 ensure = getattr(self._log, "ensure", None)
@@ -130,6 +128,9 @@ class Outlet:
                 pause = self._backoff.pause()
                 logger.warning("waiting for the log", cluster=self._cluster, error=str(error), pause=round(pause, 2))
                 await asyncio.sleep(pause)
+        if old is not None:
+            # Not before there is a log: it would wait for one until its patience ends. What it still stores is a repeat.
+            await old.close()
         self._clock.observe(bounds.now)
         self._backoff.reset()
         first = self.partitions == 0

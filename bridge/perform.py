@@ -7,23 +7,37 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.calls import TimeOver
+from bridge.calls import Calls, TimeOver
+from bridge.jobbuild import CommitSettings
+from bridge.perform_create import CreatePerformer
+from bridge.perform_delete import DeletePerformer
 from bridge.perform_objects import ObjectPerformer
 from bridge.perform_pods import PodPerformer
+from bridge.perform_templates import TemplatePerformer
+from bridge.recent import Recent
 from bridge.results import Context, time_over
+from bridge.sandboxes import Sandboxes
 from bus.clock import Clock
 from bus.messages import ACCEPTED, DONE, EXPIRED, SKIPPED, UNKNOWN, Command, Result
 from bus.ops import (
+    CreateJob,
     CreatePods,
+    CreateSnapshot,
     DeleteExpired,
+    DeleteObject,
     DeletePod,
+    DetachFromPool,
     Op,
     PatchMetadata,
     PatchSandboxStatus,
+    PatchSnapshotStatus,
     RecordEvent,
+    RewriteTemplate,
 )
 
 _GOES_ON: Final = (DONE, ACCEPTED)
+_LOCKED = PatchMetadata | PatchSandboxStatus | PatchSnapshotStatus | RewriteTemplate | DetachFromPool | DeleteExpired
+"""Ops with a resourceVersion as their precondition."""
 
 
 Accept = Callable[[str, RecordEvent], None]
@@ -33,14 +47,23 @@ Accept = Callable[[str, RecordEvent], None]
 class Performer:
     """Performs the commands of one cluster. Holds no state of a command: calls may overlap."""
 
-    def __init__(self, objects: ObjectPerformer, pods: PodPerformer, clock: Clock) -> None:
+    def __init__(self, calls: Calls, recent: Recent | None, commit: CommitSettings, clock: Clock) -> None:
         self._clock = clock
+        objects, pods = ObjectPerformer(calls), PodPerformer(calls, Sandboxes(calls, recent))
+        deletes, creates = DeletePerformer(calls), CreatePerformer(calls, commit)
+        templates = TemplatePerformer(calls, objects)
         self._performers: Mapping[type[Any], Callable[[Any, Context], Awaitable[Result]]] = {
             CreatePods: pods.create,
-            DeletePod: pods.delete,
+            DeletePod: deletes.delete,
+            DeleteObject: deletes.delete,
             PatchMetadata: objects.patch_metadata,
             PatchSandboxStatus: objects.patch_status,
+            PatchSnapshotStatus: objects.patch_snapshot_status,
             DeleteExpired: objects.delete_expired,
+            CreateSnapshot: creates.create_snapshot,
+            CreateJob: creates.create_job,
+            RewriteTemplate: templates.rewrite,
+            DetachFromPool: templates.detach,
         }
 
     async def perform(self, command: Command, namespace: str, accept: Accept, *, repeated: bool) -> tuple[Result, ...]:
@@ -73,12 +96,17 @@ class Performer:
 
 
 def _uid_of(op: Op) -> str:
-    return op.sandbox.uid if isinstance(op, CreatePods) else op.target.uid
+    match op:
+        case CreatePods() | CreateSnapshot():
+            return op.sandbox.uid
+        case CreateJob():
+            return op.snapshot.uid
+    return op.target.uid
 
 
 def _moved(op: Op, produced: Mapping[str, int]) -> Op:
     """`op` with the resourceVersion that an earlier op of the chain produced as its precondition on that object."""
-    if not isinstance(op, PatchMetadata | PatchSandboxStatus | DeleteExpired):
+    if not isinstance(op, _LOCKED):
         return op
     at = produced.get(op.target.uid, op.resource_version)
     return op if at == op.resource_version else msgspec.structs.replace(op, resource_version=at)

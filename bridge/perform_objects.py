@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -24,8 +24,15 @@ from bridge.results import (
     version_of,
 )
 from bus.messages import DONE, EARLY, MISSING, Result
-from bus.ops import DeleteExpired, PatchMetadata, PatchSandboxStatus
-from bus.resources import KINDS, ObjectMeta, SandboxStatus
+from bus.ops import (
+    DeleteExpired,
+    DetachFromPool,
+    PatchMetadata,
+    PatchSandboxStatus,
+    PatchSnapshotStatus,
+    RewriteTemplate,
+)
+from bus.resources import KINDS, ObjectMeta, SandboxStatus, SnapshotStatus
 
 _encoder = msgspec.json.Encoder()
 
@@ -34,8 +41,13 @@ class _WithStatus(msgspec.Struct, frozen=True):
     status: SandboxStatus = SandboxStatus()
 
 
+class _WithSnapshotStatus(msgspec.Struct, frozen=True):
+    status: SnapshotStatus = SnapshotStatus()
+
+
 _status_decoder = msgspec.json.Decoder(_WithStatus)
-Patch = PatchMetadata | PatchSandboxStatus
+_snapshot_status_decoder = msgspec.json.Decoder(_WithSnapshotStatus)
+Patch = PatchMetadata | PatchSandboxStatus | PatchSnapshotStatus | RewriteTemplate | DetachFromPool
 Has = Callable[[ObjectMeta, bytes], bool]
 
 
@@ -45,19 +57,37 @@ class ObjectPerformer:
 
     async def patch_metadata(self, op: PatchMetadata, context: Context) -> Result:
         """Merge patch of annotations and finalizers, locked by uid and resourceVersion. A write that changes nothing is done too."""
-        metadata = _lock(op)
+        metadata: dict[str, Any] = {}
         if op.annotations:
             metadata["annotations"] = op.annotations
         if op.finalizers is not None:
             metadata["finalizers"] = op.finalizers
-        return await self._patch(op, context, "", {"metadata": metadata}, lambda live, _: _has_metadata(live, op))
+        return await self.patch(op, context, "", {"metadata": metadata}, lambda live, _: _has_metadata(live, op))
 
     async def patch_status(self, op: PatchSandboxStatus, context: Context) -> Result:
         """Merge patch of the whole status; the conditions always, also when there are none (B86)."""
-        body = {"metadata": _lock(op), "status": _status(op.status)}
-        return await self._patch(op, context, "status", body, lambda _, body: _has_status(body, op.status))
+        body = {"status": _status(op.status)}
+        return await self.patch(op, context, "status", body, lambda _, body: _has_status(body, op.status))
 
-    async def _patch(self, op: Patch, context: Context, subresource: str, body: dict[str, Any], has: Has) -> Result:
+    async def patch_snapshot_status(self, op: PatchSnapshotStatus, context: Context) -> Result:
+        """Merge patch of the whole status; what it leaves out is removed."""
+        body = {"status": _status(op.status)}
+        return await self.patch(op, context, "status", body, lambda _, body: _has_snapshot_status(body, op.status))
+
+    async def patch(
+        self,
+        op: Patch,
+        context: Context,
+        subresource: str,
+        body: dict[str, Any],
+        has: Has,
+        secrets: Iterable[str] = (),
+    ) -> Result:
+        """Send a merge patch, locked by uid and resourceVersion. `has` tells whether a live object is as the patch wants it.
+
+        `secrets` are values that no text may hold.
+        """
+        body = {**body, "metadata": {**body.get("metadata", {}), **_lock(op)}}
         call = Call(
             "PATCH",
             KINDS[op.target.kind],
@@ -71,7 +101,8 @@ class ObjectPerformer:
         match classify(answer.status):
             case "done":
                 stored = stored_of(answer.body)
-                return done(op, op.target.uid, stored.resource_version)
+                context.written[op.target.uid] = answer.body
+                return done(op, op.target.uid, stored.resource_version + _went_with_it(op, answer.body))
             case "conflict":
                 try:
                     return await self._after_conflict(op, context, has, own=answer.unclear or context.repeated)
@@ -79,7 +110,7 @@ class ObjectPerformer:
                     if answer.unclear:
                         raise TimeOver(unclear=True) from None
                     return conflict(op, op.target.uid, 0)
-        return refused(op, op.target.uid, answer)
+        return refused(op, op.target.uid, answer, secrets)
 
     async def _after_conflict(self, op: Patch, context: Context, has: Has, *, own: bool) -> Result:
         """What the live object says of a conflict. `own`: an earlier try of ours may have caused it, and then the wish is fulfilled."""
@@ -144,11 +175,22 @@ class ObjectPerformer:
         return await self._calls.make(call, priority, context.expires)
 
 
+def _went_with_it(op: Patch, body: bytes) -> int:
+    """1 where the write took the last finalizer of an object that is being deleted, so that it is gone.
+
+    The answer may tell the version at which it was last seen: what is to be awaited is its end, which comes at a later one.
+    """
+    if not isinstance(op, PatchMetadata) or op.finalizers is None:
+        return 0
+    live = metadata_of(body)
+    return int(live is not None and live.deletion_timestamp is not None and not live.finalizers)
+
+
 def _lock(op: Patch) -> dict[str, Any]:
     return {"uid": op.target.uid, "resourceVersion": str(op.resource_version)}
 
 
-def _status(status: SandboxStatus) -> dict[str, Any]:
+def _status(status: SandboxStatus | SnapshotStatus) -> dict[str, Any]:
     """As the CRD takes it: no phase is left out, since '' is none of the words it knows."""
     fields: dict[str, Any] = msgspec.to_builtins(status)
     if not status.phase:
@@ -161,6 +203,17 @@ def _has_metadata(live: ObjectMeta, op: PatchMetadata) -> bool:
     if any(annotations.get(key) != value for key, value in op.annotations.items()):
         return False
     return op.finalizers is None or tuple(live.finalizers or ()) == op.finalizers
+
+
+def _has_snapshot_status(body: bytes, wanted: SnapshotStatus) -> bool:
+    try:
+        return _without_empty(_snapshot_status_decoder.decode(body).status) == _without_empty(wanted)
+    except msgspec.DecodeError:
+        return False
+
+
+def _without_empty(status: SnapshotStatus) -> SnapshotStatus:
+    return msgspec.structs.replace(status, containers=status.containers or None, conditions=status.conditions or None)
 
 
 def _has_status(body: bytes, wanted: SandboxStatus) -> bool:

@@ -1,4 +1,4 @@
-"""Pods of template-mode sandboxes: create them by name, delete them by uid (DESIGN §6, §7)."""
+"""Pods of template-mode sandboxes: create them by name (DESIGN §6, §7)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ from typing import Final
 
 import msgspec
 
-from bridge.api_errors import already_exists, classify, refusal, secrets_of
-from bridge.calls import Answer, Call, Calls, TimeOver
-from bridge.cluster import Response
+from bridge.api_errors import classify, refusal, secrets_of
+from bridge.calls import Answer, Call, Calls, TimeOver, create_settled
 from bridge.lanes import Priority
 from bridge.podbuild import CannotBuild
 from bridge.results import (
     DELETING,
-    GONE,
-    REPLACED,
     Context,
-    conflict,
-    done,
     metadata_of,
-    refused,
     stored_of,
     version_of,
 )
 from bridge.sandboxes import NotAsAssumed, Sandboxes, Source
 from bus import names
 from bus.messages import CONFLICT, DONE, EXPIRED, FAILED, MISSING, UNFINISHED, Created, Result
-from bus.ops import CreatePods, DeletePod
+from bus.ops import CreatePods
 from bus.resources import BATCH_SANDBOX, POD, ObjectMeta
 
 NAME_TAKEN: Final = "NameTaken"
@@ -44,32 +38,6 @@ class PodPerformer:
     def __init__(self, calls: Calls, sandboxes: Sandboxes) -> None:
         self._calls = calls
         self._sandboxes = sandboxes
-
-    async def delete(self, op: DeletePod, context: Context) -> Result:
-        """A plain delete of this uid. Gone already, or another pod of that name, is success: the uid is gone."""
-        body = _encoder.encode({"preconditions": {"uid": op.target.uid}})
-        call = Call("DELETE", POD, context.namespace, op.target.name, body=body)
-        answer = await self._calls.make(call, Priority.DELETE, context.expires)
-        match classify(answer.status):
-            case "done":
-                return done(op, op.target.uid, stored_of(answer.body).resource_version)
-            case "missing":
-                return done(op, op.target.uid, 0, GONE)
-            case "conflict":
-                return await self._after_conflict(op, context)
-        return refused(op, op.target.uid, answer)
-
-    async def _after_conflict(self, op: DeletePod, context: Context) -> Result:
-        try:
-            answer = await self._read(context, op.target.name, Priority.DELETE)
-        except TimeOver:
-            return conflict(op, op.target.uid, 0)
-        live = metadata_of(answer.body) if classify(answer.status) == DONE else None
-        if classify(answer.status) == MISSING:
-            return done(op, op.target.uid, 0, GONE)
-        if live is not None and live.uid != op.target.uid:
-            return done(op, op.target.uid, 0, REPLACED)
-        return conflict(op, op.target.uid, 0 if live is None else version_of(live.resource_version))
 
     async def create(self, op: CreatePods, context: Context) -> Result:
         """Create the pods of these names from the sandbox's template; each name has a result of its own, the op the worst of them."""
@@ -109,7 +77,7 @@ class PodPerformer:
         try:
             for _ in range(_TRIES_AROUND_A_DELETION):
                 answer = await self._calls.make(
-                    call, Priority.CREATE, context.expires, before_retry=check, settled=_create_settled
+                    call, Priority.CREATE, context.expires, before_retry=check, settled=create_settled
                 )
                 created = await self._created(op, context, name, answer, body)
                 if created is not None:
@@ -145,11 +113,6 @@ class PodPerformer:
 
     async def _read(self, context: Context, name: str, priority: Priority) -> Answer:
         return await self._calls.make(Call("GET", POD, context.namespace, name), priority, context.expires)
-
-
-def _create_settled(response: Response) -> bool:
-    """A 409 of a create that is not about the name is the server's own (an update of the quota lost a race): worth another try."""
-    return response.status != 409 or already_exists(response.body)
 
 
 def _standing(op: CreatePods, live: ObjectMeta) -> Created:

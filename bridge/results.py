@@ -19,11 +19,16 @@ REPLACED = "Replaced"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What all ops of a command share. `expires` is log time, ns; `repeated`: the command was delivered before, so its ops may have been done."""
+    """What all ops of a command share. `expires` is log time, ns; `repeated`: the command was delivered before, so its ops may have been done.
+
+    `written`: uid → the object as an earlier op of this command has just written it, the API server's answer: as good as a live read. It
+    is filled while the command is performed, and never leaves it.
+    """
 
     namespace: str
     expires: int
     repeated: bool = False
+    written: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -18,7 +18,9 @@ from bus.log import (
     LogReset,
     LogUnavailable,
     MessageTooLarge,
+    Reader,
     Record,
+    WorkQueue,
     WrongLastSequence,
 )
 from bus.memory import Bell, Hook, deadline_of, never, step
@@ -279,6 +281,8 @@ class MemoryLog:
     def __init__(self, stream: MemoryStream | None = None, *, on_step: Hook | None = None) -> None:
         self.stream = stream if stream is not None else MemoryStream()
         self.killed = False
+        self.stopped = False
+        """Its process does not run for a while (SIGSTOP); the explorer holds its turns of the loop back."""
         self._on_step = on_step
 
     def kill(self) -> None:
@@ -342,7 +346,7 @@ class MemoryLog:
         await self._check()
         return self.stream.get(sequence)
 
-    async def follow(self, subjects: Sequence[str], *, after: int) -> MemoryReader:
+    async def follow(self, subjects: Sequence[str], *, after: int) -> Reader:
         await self._check()
         if after > self.stream.last:
             raise LogReset(f"the log ends at {self.stream.last}, asked for what comes after {after}")
@@ -361,8 +365,6 @@ class MemoryLog:
         ]
         return found if limit is None else found[:limit]
 
-    async def work(
-        self, durable: str, subjects: Sequence[str], *, ack_wait: float, max_in_flight: int
-    ) -> MemoryWorkQueue:
+    async def work(self, durable: str, subjects: Sequence[str], *, ack_wait: float, max_in_flight: int) -> WorkQueue:
         await self._check()
         return MemoryWorkQueue(self, durable, without_covered(subjects), ack_wait, max_in_flight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -50,7 +51,11 @@ def shares(slots: int, members: Iterable[str]) -> dict[str, tuple[int, ...]]:
     Each slot goes to the member with the highest hash of (slot, member) that is not yet full; full is the ceiling of
     slots / members. The same for every caller that sees the same members.
     """
-    names = sorted(set(members))
+    return dict(_shares(slots, tuple(sorted(set(members)))))
+
+
+@functools.lru_cache(maxsize=64)
+def _shares(slots: int, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     owned: dict[str, list[int]] = {name: [] for name in names}
     if not names:
         return {}

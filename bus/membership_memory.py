@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Mapping
 
 from bus.membership import Member
@@ -10,6 +11,8 @@ from bus.memory import Bell, deadline_of
 from bus.roster import Roster
 
 TTL = 3.0
+_SERVER = contextvars.Context()
+"""The bucket's timers run in none of the members' contexts: a dead member's heartbeat expires too."""
 
 
 class MemoryGroups:
@@ -30,7 +33,7 @@ class MemoryGroups:
         if self._members.get(key) != member:
             self._members[key] = member
             self.bell.ring()
-        asyncio.get_running_loop().call_at(now + self.ttl, self._expire)
+        asyncio.get_running_loop().call_at(now + self.ttl, self._expire, context=_SERVER)
         return True
 
     def remove(self, member: Member) -> None:

@@ -183,6 +183,12 @@ def encode(body: Body) -> bytes:
     return _encoder.encode(body)
 
 
+def is_newer(headers: Mapping[str, str]) -> bool:
+    """Whether a newer version of the code wrote it; what else cannot be understood is garbage."""
+    schema = headers.get(SCHEMA_HEADER, "")
+    return schema.isascii() and schema.isdigit() and int(schema) > SCHEMA
+
+
 def decode(data: bytes, headers: Mapping[str, str], type: Any) -> Any:
     """The body of a message, which must be of `type` (one of the classes here, or a union). Raises NotUnderstood."""
     schema = headers.get(SCHEMA_HEADER, "")

@@ -15,6 +15,7 @@ SANDBOX_NAME: Final = "batch-sandbox.sandbox.opensandbox.io/name"
 POOL_NAME: Final = "sandbox.opensandbox.io/pool-name"
 POOL_REVISION: Final = "sandbox.opensandbox.io/pool-revision"
 SNAPSHOT_NAME: Final = "sandbox.opensandbox.io/sandbox-snapshot-name"
+"""As an annotation of the same key on a Job and its pods, the whole name where the label is shortened (B106)."""
 PRIVILEGED_NODE_ACCESS: Final = "sandbox.opensandbox.io/privileged-node-access"
 
 # Annotations
@@ -75,6 +76,12 @@ def label_value(name: str) -> str:
 def pause_snapshot_name(sandbox: str) -> str:
     """The internal snapshot of a pause: `<sandbox>-pause` (B106 for long names)."""
     return shortened(sandbox, MAX_OBJECT_NAME - len("-pause")) + "-pause"
+
+
+def job_name(snapshot: str, action: str) -> str:
+    """A snapshot's Job: `<snapshot>-<action>`; the name is a label value of the Job's pods, so a too long snapshot name is shortened (B106)."""
+    suffix = f"-{action}"
+    return shortened(snapshot, MAX_LABEL_VALUE - len(suffix)) + suffix
 
 
 def parse_pod_index(name: str, label: str | None) -> int | None:

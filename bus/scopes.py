@@ -18,7 +18,9 @@ class Scope(msgspec.Struct, frozen=True):
     folded_into: tuple[str, ...] = ()
 
 
-SANDBOXES: Final = Scope("batchsandbox", resources.BATCH_SANDBOX, folded_into=(subjects.SANDBOX, subjects.POOL))
+SANDBOXES: Final = Scope(
+    "batchsandbox", resources.BATCH_SANDBOX, folded_into=(subjects.SANDBOX, subjects.POOL, subjects.SNAPSHOT)
+)
 POOLS: Final = Scope("pool", resources.POOL, folded_into=(subjects.POOL,))
 SNAPSHOTS: Final = Scope(
     "sandboxsnapshot", resources.SANDBOX_SNAPSHOT, folded_into=(subjects.SANDBOX, subjects.SNAPSHOT)

@@ -147,6 +147,10 @@ def view_key(partition: int, aggregate: Aggregate) -> str:
     return f"{partition}.{aggregate.cluster}.{aggregate.namespace}.{aggregate.kind}.{token(aggregate.name)}"
 
 
+VIEW_KEYS: Final = ("*.*.*.*.*", "*.*.*.*.*.*")
+"""Patterns of the keys of views, heads and parts: all keys but the fences, which change with every commit."""
+
+
 def parse_view_key(key: str) -> tuple[int, Aggregate | None, int | None]:
     """(partition, aggregate or None for the fence, number of the part or None for the head). Raises ValueError."""
     tokens = key.split(".")

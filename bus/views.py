@@ -32,7 +32,7 @@ class Pod(_Part, frozen=True):
     gone: bool = False
     deleting: bool = False
     owner: str = ""
-    """uid of the controlling BatchSandbox, '' for none"""
+    """uid of the controlling BatchSandbox, or of the Job of a commit or unpause pod; '' for none"""
     index: int | None = None
     phase: str = ""
     node: str = ""
@@ -83,6 +83,11 @@ class SandboxObject(_Part, frozen=True):
     """digest of the spec, `pause` apart"""
     reduced: bool = False
     """the object is too large for a message: what is only in its spec is not known"""
+    allocated: tuple[str, ...] = ()
+    """pods that its annotations give it, in order: `alloc-status` without `alloc-release` (controller-behaviour.md §2.1); where one of them
+    cannot be read, those known before. They count while it is pooled (B40)"""
+    malformed: tuple[str, ...] = ()
+    """keys of allocation annotations that cannot be read (B05, B06)"""
     status: SandboxStatus = SandboxStatus()
 
     @property
@@ -158,6 +163,8 @@ class Failure(_Part, frozen=True):
     message: str
     at: int
     generation: int = 0
+    also: tuple[str, ...] = ()
+    """words of other kinds that were refused before it and have not worked since: the back-off is theirs too"""
 
 
 BACKOFF_FIRST: Final = 1 * SECOND
@@ -202,6 +209,8 @@ class SandboxView(_View, frozen=True, tag="sandbox"):
     """P of DESIGN §6: the generation at which spec.pause last changed; None if that was not seen"""
     unshown_since: int = 0
     """first change of generation, counts or failures since the status was last seen written; 0 if none"""
+    unshown_last: int = 0
+    """the latest such change"""
 
     @property
     def aggregate(self) -> Aggregate:
@@ -230,7 +239,8 @@ class PoolView(_View, frozen=True, tag="pool"):
 
 
 class Source(_Part, frozen=True):
-    """What a snapshot is taken of: its sandbox, and the pod that is the source, as the same partition knows them."""
+    """What a snapshot is taken of: its sandbox, and the pod that is the source, as the same partition knows them. Empty once the snapshot
+    has succeeded or failed: nothing is taken any more."""
 
     uid: str = ""
     """the BatchSandbox's uid; '': there is none of that name"""
@@ -244,9 +254,13 @@ class Source(_Part, frozen=True):
     """another snapshot that is committing the same pod and was created before this one (B57); '' for none"""
 
 
+NO_SOURCE: Final = Source()
+"""The one that is left out of a view's bytes."""
+
+
 class SnapshotView(_View, frozen=True, tag="snapshot"):
     object: Snapshot | None = None
-    source: Source = Source()
+    source: Source = NO_SOURCE
     jobs: dict[str, Job] = {}
     pods: dict[str, Pod] = {}
     """pods of its Jobs, by name"""

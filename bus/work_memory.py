@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bus.log import LogUnavailable, Record
+from bus.log import Delivery, LogUnavailable, Record
 from bus.memory import deadline_of, never
 from bus.patterns import covers
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from bus.log_memory import MemoryLog, MemoryStream
 
 PULL = 32
+_SERVER = contextvars.Context()
+"""The server's timers run in none of its clients' contexts: they go off whatever becomes of the client."""
 
 
 class MemoryDurable:
@@ -43,6 +46,11 @@ class MemoryDurable:
             taken.append((record, count))
         return taken
 
+    @property
+    def pending(self) -> int:
+        """Deliveries that were not acked."""
+        return len(self._delivered)
+
     def _redelivered(self) -> Record | None:
         while self._again:
             sequence = self._again.pop(0)
@@ -70,7 +78,8 @@ class MemoryDurable:
         timer = self._timers.pop(sequence, None)
         if timer is not None:
             timer.cancel()
-        self._timers[sequence] = asyncio.get_running_loop().call_later(seconds, self._due, sequence)
+        loop = asyncio.get_running_loop()
+        self._timers[sequence] = loop.call_later(seconds, self._due, sequence, context=_SERVER)
 
     def _due(self, sequence: int) -> None:
         self._timers.pop(sequence, None)
@@ -143,7 +152,12 @@ class MemoryWorkQueue:
             durables[self._name] = MemoryDurable(self._log.stream, *self._settings)
         return durables[self._name]
 
-    async def batch(self, limit: int, timeout: float | None = None) -> list[MemoryDelivery]:
+    @property
+    def silent(self) -> bool:
+        """Its process is dead or stopped: its pull has come to nothing and keeps nobody from theirs."""
+        return self._log.killed or self._log.stopped
+
+    async def batch(self, limit: int, timeout: float | None = None) -> list[Delivery]:
         deadline = deadline_of(timeout)
         try:
             while True:
@@ -157,12 +171,12 @@ class MemoryWorkQueue:
         finally:
             self._end_turn()
 
-    def _take(self, limit: int) -> list[MemoryDelivery]:
+    def _take(self, limit: int) -> list[Delivery]:
         if not self._log.stream.available:
             return []
         durable = self._durable()
         durable.turns.setdefault(self)
-        if next(iter(durable.turns)) is not self:
+        if next(queue for queue in durable.turns if not queue.silent) is not self:
             return []
         return [MemoryDelivery(self._log, durable, record, count) for record, count in durable.take(limit)]
 

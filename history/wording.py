@@ -33,6 +33,20 @@ def op_text(op: ops.Op) -> str:
             return f"write status: phase {status.phase or '-'}, ready {status.ready}/{status.replicas}"
         case ops.DeleteExpired():
             return f"delete {op.target}, expired at {format_time(op.expire_time)}"
+        case ops.CreateSnapshot():
+            return f"create sandboxsnapshot {op.name} of {op.pod} (uid {_short(op.pod.uid)}) for generation {op.intent}"
+        case ops.CreateJob():
+            containers = ", ".join(op.images)
+            return f"create job {op.name} to {op.action} {containers} of {op.pod} on node {op.node or '-'}"
+        case ops.PatchSnapshotStatus():
+            return f"write status of {op.target}: phase {op.status.phase or '-'}"
+        case ops.DeleteObject():
+            return f"delete {op.target} (uid {_short(op.target.uid)})"
+        case ops.RewriteTemplate():
+            images = ", ".join(f"{name}={image}" for name, image in op.images.items())
+            return f"write template: {images or 'no images'}" + (", and detach from the pool" if op.detach else "")
+        case ops.DetachFromPool():
+            return f"detach {op.target} from its pool, with the template of {op.pod}"
         case ops.RecordEvent():
             return f"record event {op.type}/{op.reason}: {op.message}"
 

@@ -63,8 +63,10 @@ def _patch_is_over(op: Patch, wait: Reported, known: Known, epoch: int, *, in_fl
     if known.gone or known.uid != op.target.uid:
         return True
     if wait.result == messages.DONE:
-        patched = not isinstance(op, ops.DeleteExpired) and known.version >= wait.version
-        return patched or known.deleting
+        if isinstance(op, ops.DeleteExpired):
+            return known.deleting
+        # One decided about an object that was being deleted already is not over because of that.
+        return known.version >= wait.version or (known.deleting and known.version > (epoch, op.resource_version))
     if wait.result == messages.CONFLICT and wait.version != NEVER:
         # Not compared with the precondition: after a restored etcd that may be the higher one for a long time.
         return known.version >= wait.version

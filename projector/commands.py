@@ -98,7 +98,9 @@ def commanded(view: V, sequence: int, command: Command | None, left: LeftOpen) -
             continue
         before = open_by_id.get(op.id)
         if before is None:
-            open_by_id[op.id] = Open(op, command.view, {key: Reported() for key in ops.touches(op)})
+            # A view position past the command's own is of a log that was lost since: all that this one tells is news.
+            since = min(command.view, sequence)
+            open_by_id[op.id] = Open(op, since, {key: Reported() for key in ops.touches(op)})
     return replace(
         view,
         last_command=sequence,
@@ -129,6 +131,7 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
     kept: list[Open] = []
     failure = view.failure
     done: set[str] = set()
+    working: set[str] = set()
     own = left(_own_key(view))
     reached: dict[str, Version] = {}
     source_missing = False
@@ -142,18 +145,21 @@ def concluded(view: V, outcome: Outcome, epoch: int, left: LeftOpen) -> V:
             answer = _answer(item.op, key, result)
             if answer.result == messages.DONE:
                 done.add(tag(item.op))
+                working.add(_kind_of(key))
             after = _answered(item.op, wait, answer, epoch, reached.get(key), current=current)
             source_missing |= isinstance(item.op, ops.DetachFromPool) and answer.result == messages.MISSING
             if answer.result == messages.DONE and answer.resource_version:
                 reached[key] = (epoch, answer.resource_version)
             if after is None:
                 if answer.result in (messages.FAILED, messages.UNKNOWN) and current:
-                    failure = _failure(view, item.op, key, answer)
+                    failure = _failure(view, item.op, key, answer, failure)
                 continue
             if not is_over(item.op, after, left(key), own, epoch):
                 waits[key] = after
         if waits:
             kept.append(replace(item, waits=waits))
+    if failure is not None and working.intersection(failure.also):
+        failure = replace(failure, also=tuple(kind for kind in failure.also if kind not in working))
     made = replace(view, open=tuple(kept), failure=failure)
     if not current:
         return made
@@ -193,8 +199,14 @@ def _answered(
     return wait
 
 
-def _failure(view: View, op: Op, key: str, answer: Created | Result) -> Failure:
+def _kind_of(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _failure(view: View, op: Op, key: str, answer: Created | Result, before: Failure | None) -> Failure:
+    """Where two kinds are refused in turn (no rights at all), each would else be tried at once while the other one backs off."""
     generation = op.generation if isinstance(op, ops.CreatePods) else 0
+    kinds = {_kind_of(before.object), *before.also} - {_kind_of(key)} if before is not None else set()
     return Failure(
         op=tag(op),
         object=key,
@@ -203,6 +215,7 @@ def _failure(view: View, op: Op, key: str, answer: Created | Result) -> Failure:
         message=answer.message,
         at=view.now,
         generation=generation,
+        also=tuple(sorted(kinds)),
     )
 
 

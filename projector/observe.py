@@ -11,8 +11,20 @@ from msgspec.structs import replace
 from bus import names, resources, scopes, subjects
 from bus.messages import Gone, Observation, Seen
 from bus.subjects import Aggregate
-from bus.views import Job, Pod, PoolObject, PoolView, SandboxObject, SandboxView, Snapshot, SnapshotView, Version, View
-from projector import commands, slots
+from bus.views import (
+    NO_SOURCE,
+    Job,
+    Pod,
+    PoolObject,
+    PoolView,
+    SandboxObject,
+    SandboxView,
+    Snapshot,
+    SnapshotView,
+    Version,
+    View,
+)
+from projector import commands, slots, sources
 from projector.closing import Known
 from projector.index import Entry, Name
 
@@ -208,7 +220,9 @@ def into(view: View, name: Name, made: Prepared, *, held: bool, now: int) -> Vie
         case PoolView() if name.kind == POOL:
             return _renewed(replace(view, object=made.pool, known=made.version), view)
         case SnapshotView() if name.kind == SNAPSHOT:
-            renewed = _renewed(replace(view, object=made.snapshot, known=made.version), view)
+            over = made.snapshot is None or made.snapshot.status.phase in sources.ENDED
+            source = NO_SOURCE if over else view.source
+            renewed = _renewed(replace(view, object=made.snapshot, known=made.version, source=source), view)
             leaving = made.snapshot is None or made.snapshot.deleting
             return commands.dropped_creates(renewed) if leaving else renewed
         case SnapshotView() if name.kind == JOB:
@@ -233,8 +247,8 @@ def _pod_into(view: View, name: str, made: Prepared, *, held: bool, now: int) ->
     else:
         pod = Pod(made.version, made.seen.uid, made.seen.scope, gone=True)
     after = replace(view, pods={**view.pods, name: pod})
-    if isinstance(after, SandboxView) and not after.unshown_since and slots.shown(before) != slots.shown(pod):
-        return replace(after, unshown_since=now)
+    if isinstance(after, SandboxView) and slots.shown(before) != slots.shown(pod):
+        return replace(after, unshown_since=after.unshown_since or now, unshown_last=now)
     return after
 
 
@@ -244,8 +258,8 @@ def renamed(view: SandboxView, added: Mapping[str, Pod], dropped: Iterable[str],
     pods = {name: pod for name, pod in view.pods.items() if name not in left}
     pods.update(added)
     shows = any(slots.shown(view.pods.get(name)) != slots.shown(pods.get(name)) for name in (*left, *added))
-    since = now if shows and not view.unshown_since else view.unshown_since
-    return replace(view, pods=pods, unshown_since=since)
+    changed = replace(view, pods=pods)
+    return replace(changed, unshown_since=view.unshown_since or now, unshown_last=now) if shows else changed
 
 
 def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
@@ -256,22 +270,23 @@ def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
     if before is None or before.uid != after.uid:
         first = after.generation == 1
         pause_generation = (1 if after.pause is not None else 0) if first else None
-        unshown_since = now
+        unshown_since = unshown_last = now
     else:
         pause_generation = _pause_generation(view.pause_generation, before, after)
-        unshown_since = view.unshown_since
+        unshown_since, unshown_last = view.unshown_since, view.unshown_last
         if after.malformed:
             after = replace(after, allocated=before.allocated)
         if before.status != after.status:
             unshown_since = 0
-        if before.generation != after.generation and not unshown_since:
-            unshown_since = now
+        if before.generation != after.generation:
+            unshown_since, unshown_last = unshown_since or now, now
     changed = replace(
         view,
         object=after,
         known=made.version,
         pause_generation=pause_generation,
         unshown_since=unshown_since,
+        unshown_last=unshown_last,
     )
     changed = _renewed(changed, view)
     return commands.dropped_creates(changed) if after.deleting else changed

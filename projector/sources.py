@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from bus.views import Pod, SandboxView, Snapshot, SnapshotView, Source
+from bus.views import NO_SOURCE, Pod, SandboxView, Snapshot, SnapshotView, Source
 
 ENDED: Final = frozenset({"Succeed", "Failed"})
 """Phases of a snapshot that it never leaves."""
@@ -39,7 +39,7 @@ def allocated(view: SandboxView) -> tuple[str, ...]:
 def source_of(snapshot: Snapshot, sandbox: SandboxView | None) -> Source:
     """The source, `busy` apart. A running pod only; the uid that the snapshot names wins, and no other then counts."""
     if sandbox is None or sandbox.object is None:
-        return Source()
+        return NO_SOURCE
     object = sandbox.object
     source = Source(uid=object.uid, generation=object.generation)
     for name, pod in _candidates(sandbox):
@@ -67,7 +67,8 @@ def sources(sandbox: SandboxView | None, snapshots: Mapping[str, SnapshotView]) 
         if view.object is not None and is_open(view)
     }
     rivals = [view for view in snapshots.values() if works(view)]
-    return {name: replace(source, busy=_busy(snapshots[name], source, rivals, found)) for name, source in found.items()}
+    busy = {name: _busy(snapshots[name], source, rivals, found) for name, source in found.items()}
+    return {name: replace(source, busy=busy[name]) if busy[name] else source for name, source in found.items()}
 
 
 def _busy(view: SnapshotView, source: Source, rivals: list[SnapshotView], found: Mapping[str, Source]) -> str:

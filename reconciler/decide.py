@@ -5,6 +5,7 @@ from __future__ import annotations
 from bus.views import Decision, PoolView, SandboxView, SnapshotView, View
 from reconciler.sandbox import decide_sandbox
 from reconciler.settings import DEFAULT, Settings
+from reconciler.snapshot import decide_snapshot
 
 _NOTHING = Decision()
 
@@ -14,5 +15,7 @@ def decide(view: View, settings: Settings = DEFAULT) -> Decision:
     match view:
         case SandboxView():
             return decide_sandbox(view, settings)
-        case PoolView() | SnapshotView():
+        case SnapshotView():
+            return decide_snapshot(view, settings)
+        case PoolView():
             return _NOTHING

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from bus.names import SANDBOX_COMPONENT
-from bus.ops import CreatePods, DeleteExpired, DeletePod, PatchSandboxStatus, RecordEvent, Target
+from bus.names import SANDBOX_COMPONENT, SNAPSHOT_COMPONENT
+from bus.ops import CreateJob, CreatePods, DeleteExpired, DeletePod, PatchSandboxStatus, RecordEvent, Target
 from bus.times import format_time
-from reconciler.plan import SANDBOX, Plan
+from reconciler.plan import SANDBOX, Plan, SnapshotPlan
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
@@ -38,6 +38,10 @@ def failed_create(plan: Plan, op: PatchSandboxStatus, message: str) -> None:
     plan.add(RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, WARNING, "FailedCreate", message, plan.now))
 
 
+def too_large(plan: Plan, op: PatchSandboxStatus, message: str) -> None:
+    plan.add(RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, WARNING, "ObjectTooLarge", message, plan.now))
+
+
 def deleted(plan: Plan, op: DeletePod) -> None:
     object = plan.view.object
     if object is not None:
@@ -51,3 +55,19 @@ def deleted(plan: Plan, op: DeletePod) -> None:
 def expired(plan: Plan, op: DeleteExpired) -> None:
     message = f"deleted: its expireTime {format_time(op.expire_time)} has passed"
     plan.add(RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, NORMAL, "Expired", message, plan.now))
+
+
+def lifecycle_failed(plan: Plan, op: PatchSandboxStatus, reason: str, message: str) -> None:
+    """`PauseFailed` or `ResumeFailed`, with the condition of that name: the stock controller says neither."""
+    plan.add(RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, WARNING, reason, message, plan.now))
+
+
+def of_snapshot(plan: SnapshotPlan, id: str, target: Target, type: str, reason: str, message: str) -> None:
+    """§9.2, once per op it follows (B107)."""
+    plan.add(RecordEvent(id, target, SNAPSHOT_COMPONENT, type, reason, message, plan.now))
+
+
+def created_job(plan: SnapshotPlan, op: CreateJob) -> None:
+    """Of a commit Job only, as the stock controller."""
+    if op.action == "commit":
+        of_snapshot(plan, f"{op.id}/event", op.snapshot, NORMAL, "CreatedJob", f"Created commit job: {op.name}")

@@ -1,32 +1,254 @@
-"""Pause and resume: the seam. Until they are built, a sandbox in one of their phases is left alone (expiry and deletion apply)."""
+"""The sandbox's life as a table: (phase, intent, snapshot, pods) → step. `sandlog phases` prints it; the first row that matches counts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
-from bus.views import SandboxObject, SandboxView
-from reconciler.plan import Plan
+import msgspec
 
-PHASES: Final = frozenset({"Pausing", "Paused", "Resuming"})
+from bus.views import SandboxObject, SandboxView, Snapshot
+from reconciler.health import problem
+from reconciler.intent import RESUME_FAILED, Intent, intent_of
+from reconciler.pausing import (
+    begin,
+    clear,
+    complete,
+    create,
+    fail,
+    intent_word,
+    refuse_kept,
+    refuse_no_pod,
+    refuse_replicas,
+    source_pod,
+    wait,
+)
+from reconciler.plan import Plan
+from reconciler.pods import survey
+from reconciler.resuming import (
+    any_usable,
+    arrive,
+    arrived,
+    broken,
+    images,
+    is_rewritten,
+    others,
+    proceed,
+    rest,
+    resume,
+    roll_back,
+    sweep,
+)
+from reconciler.running import run, run_and_tidy
+
+
+class Phase(StrEnum):
+    """status.phase, told apart further where that decides."""
+
+    STARTING = "Pending"
+    """no phase yet, or Pending"""
+    RUNNING = "Succeed"
+    FAILED = "Failed"
+    UNRESUMED = "Failed (ResumeFailed)"
+    PAUSING = "Pausing"
+    PAUSED = "Paused"
+    ASKED = "Resuming (asked)"
+    """the template is not known to hold the snapshot's images"""
+    RESUMING = "Resuming"
+
+
+class Kept(StrEnum):
+    """The sandbox's pause snapshot."""
+
+    NONE = "none"
+    LEAVING = "leaving"
+    """being deleted"""
+    STALE = "stale"
+    """of another intent, another pod or another sandbox: it does not count"""
+    UNFINISHED = "unfinished"
+    OVERDUE = "overdue"
+    GOOD = "good"
+    """Succeed, with images"""
+    BAD = "bad"
+    """Failed, or Succeed without images"""
+
+
+class Held(StrEnum):
+    """The sandbox's pods, as far as the phase asks."""
+
+    ANY = "-"
+    UNSUPPORTED = "replicas not 1"
+    RUNS = "one runs"
+    NONE = "none runs"
+    OLD = "some of before"
+    """of another template, or any where a paused sandbox must have none"""
+    READY = "ready"
+    BROKEN = "failed"
+    MAKING = "not ready"
+
+
+class Situation(msgspec.Struct, frozen=True):
+    phase: Phase
+    intent: Intent
+    kept: Kept
+    held: Held
+
+
+Step = Callable[[Plan], None]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the table; an empty tuple matches anything."""
+
+    phases: tuple[Phase, ...]
+    intents: tuple[Intent, ...]
+    kept: tuple[Kept, ...]
+    held: tuple[Held, ...]
+    step: Step
+    leads: tuple[str, ...]
+    """phases that the step may write; none: that which is"""
+    says: str
+
+    def matches(self, situation: Situation) -> bool:
+        pairs = (
+            (self.phases, situation.phase),
+            (self.intents, situation.intent),
+            (self.kept, situation.kept),
+            (self.held, situation.held),
+        )
+        return all(not wanted or value in wanted for wanted, value in pairs)
+
+
+_P, _I, _K, _H = Phase, Intent, Kept, Held
+_AWAKE: Final = (_P.RUNNING, _P.FAILED)
+_STAY: Final = ("Pending", "Succeed", "Failed")
+
+ROWS: Final[tuple[Row, ...]] = (
+    Row((_P.STARTING,), (), (), (), run, _STAY, "start; a pause waits for Succeed or Failed"),
+    Row((_P.UNRESUMED,), (_I.PAUSE,), (), (), refuse_kept, (), "refuse: the snapshot is the good one"),
+    Row(_AWAKE, (_I.PAUSE,), (), (_H.UNSUPPORTED,), refuse_replicas, (), "refuse, acknowledged"),
+    Row((_P.RUNNING,), (_I.PAUSE,), (), (_H.NONE,), run, _STAY, "start first"),
+    Row((_P.FAILED,), (_I.PAUSE,), (), (_H.NONE,), refuse_no_pod, (), "refuse: nothing to commit"),
+    Row(_AWAKE, (_I.PAUSE,), (_K.LEAVING,), (), wait, (), "wait until the old snapshot is gone"),
+    Row(_AWAKE, (_I.PAUSE,), (_K.STALE, _K.BAD, _K.OVERDUE), (), clear, (), "delete the old snapshot first"),
+    Row(_AWAKE, (_I.PAUSE,), (), (), begin, ("Pausing",), "acknowledge, say Pausing, order the snapshot"),
+    Row((_P.RUNNING,), (), (_K.GOOD,), (), run_and_tidy, _STAY, "run; the snapshot is used up"),
+    Row((*_AWAKE, _P.UNRESUMED), (), (), (), run, _STAY, "run, acknowledge"),
+    Row((_P.PAUSING,), (), (_K.GOOD,), (), complete, ("Paused", "Succeed", "Failed"), "endpoints, pods, then Paused"),
+    Row((_P.PAUSING,), (), (_K.BAD, _K.OVERDUE), (), fail, ("Succeed", "Failed"), "PauseFailed"),
+    Row((_P.PAUSING,), (), (_K.LEAVING,), (), wait, (), "wait until it is gone"),
+    Row((_P.PAUSING,), (), (_K.STALE,), (), clear, (), "delete it first"),
+    Row((_P.PAUSING,), (), (_K.UNFINISHED,), (), wait, (), "wait for the commit"),
+    Row((_P.PAUSING,), (), (_K.NONE,), (_H.RUNS,), create, ("Succeed",), "make the snapshot"),
+    Row((_P.PAUSING,), (), (_K.NONE,), (), fail, ("Succeed", "Failed"), "PauseFailed: the pod is gone"),
+    Row((_P.PAUSED,), (), (), (_H.OLD,), sweep, (), "delete pods that should not be"),
+    Row(
+        (_P.PAUSED,), (_I.RESUME,), (_K.GOOD,), (), resume, ("Resuming", "Paused"), "rewrite the template, say Resuming"
+    ),
+    Row((_P.PAUSED,), (_I.RESUME,), (), (), roll_back, ("Paused",), "ResumeFailed: the snapshot cannot be used"),
+    Row((_P.PAUSED,), (), (), (), rest, ("Paused",), "stay paused, acknowledge"),
+    Row((_P.ASKED,), (), (_K.GOOD,), (), resume, ("Resuming", "Paused"), "rewrite the template"),
+    Row((_P.ASKED,), (), (_K.NONE,), (_H.READY,), arrive, ("Succeed",), "a ready pod without snapshot is done"),
+    Row((_P.ASKED,), (), (), (), roll_back, ("Paused",), "ResumeFailed: the snapshot cannot be used"),
+    Row((_P.RESUMING,), (), (), (_H.OLD,), sweep, (), "delete pods of the template of before"),
+    Row((_P.RESUMING,), (), (), (_H.BROKEN,), broken, ("Failed",), "ResumeFailed, the snapshot stays"),
+    Row((_P.RESUMING,), (), (), (_H.READY,), arrive, ("Succeed",), "endpoints, then Succeed"),
+    Row((_P.RESUMING,), (), (), (), proceed, (), "make the pods, wait for one"),
+)
+
+
+def row_of(situation: Situation) -> Row:
+    """The row that counts. There is one for every situation (a test walks them all)."""
+    return next(row for row in ROWS if row.matches(situation))
 
 
 def lifecycle(plan: Plan) -> bool:
-    """True if pausing or resuming decides about this sandbox, and running it does not."""
+    row_of(situation_of(plan)).step(plan)
+    return True
+
+
+# -- what a view says
+
+
+def situation_of(plan: Plan) -> Situation:
     object = plan.view.object
-    return object is not None and object.status.phase in PHASES
+    assert object is not None
+    phase = phase_of(object)
+    intent = intent_of(plan.view, object)
+    return Situation(phase, intent, _kept(plan, object, phase, intent), _held(plan, object, phase, intent))
 
 
-def acknowledged(view: SandboxView, object: SandboxObject) -> int:
-    """The pauseObservedGeneration that a status written in a running phase carries (DESIGN §6, Intent; DSP-03, N-29).
+_PHASES: Final = {
+    "Succeed": Phase.RUNNING,
+    "Failed": Phase.FAILED,
+    "Pausing": Phase.PAUSING,
+    "Paused": Phase.PAUSED,
+    "Resuming": Phase.RESUMING,
+}
 
-    An edit, and a `false` or none that changes nothing here, is acknowledged. A new `true` is not: whoever starts the pause does
-    that. Nor is a none while `PauseFailed` stands, the first half of a retry.
+
+def phase_of(object: SandboxObject) -> Phase:
+    phase = _PHASES.get(object.status.phase, Phase.STARTING)
+    if phase is Phase.FAILED and object.status.condition(RESUME_FAILED) is not None:
+        return Phase.UNRESUMED
+    return Phase.ASKED if phase is Phase.RESUMING and not is_rewritten(object) else phase
+
+
+def _kept(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Kept:
+    snapshot = plan.view.snapshot
+    if snapshot is None or snapshot.gone:
+        return Kept.NONE
+    if snapshot.deleting:
+        return Kept.LEAVING
+    if not _counts(plan.view, object, snapshot, phase, intent):
+        return Kept.STALE
+    if snapshot.status.phase == "Succeed":
+        return Kept.GOOD if images(snapshot) else Kept.BAD
+    if snapshot.status.phase == "Failed":
+        return Kept.BAD
+    late = snapshot.created + plan.settings.snapshot_patience <= plan.now
+    return Kept.OVERDUE if late else Kept.UNFINISHED
+
+
+def _counts(view: SandboxView, object: SandboxObject, snapshot: Snapshot, phase: Phase, intent: Intent) -> bool:
+    """Whether a snapshot is this sandbox's, and where a pause is concerned made for this intent and of this pod (DESIGN §8.2).
+
+    While Pausing the pod may have gone meanwhile; the intent then says which one it was. A good snapshot beside no running pod is all that is
+    left, whoever made it: the stock controller, mid-way, says no intent.
     """
-    status = object.status
-    observed = status.pause_observed_generation
-    changed = view.pause_generation
-    edit = object.pause is not True if changed is None else changed <= observed
-    bridge = object.pause is None and status.condition("PauseFailed") is not None
-    if not edit and (object.pause is True or bridge):
-        return observed
-    return max(observed, object.generation)
+    if snapshot.owner != object.uid:
+        return False
+    if phase is Phase.PAUSING:
+        if snapshot.intent == intent_word(object.status.pause_observed_generation) and snapshot.pod_uid:
+            return True
+        return snapshot.status.phase == "Succeed" and source_pod(survey(view, object)) is None
+    if intent is Intent.PAUSE and phase in _AWAKE:
+        source = source_pod(survey(view, object))
+        same_pod = source is not None and snapshot.pod_uid == source.uid
+        return same_pod and snapshot.intent == intent_word(object.generation)
+    return True
+
+
+def _held(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Held:
+    pods = survey(plan.view, object)
+    match phase:
+        case Phase.RUNNING | Phase.FAILED if intent is Intent.PAUSE:
+            if object.replicas != 1:
+                return Held.UNSUPPORTED
+            return Held.RUNS if source_pod(pods) is not None else Held.NONE
+        case Phase.PAUSING:
+            return Held.RUNS if source_pod(pods) is not None else Held.NONE
+        case Phase.PAUSED:
+            ours = not object.pooled and any(not pod.deleting for _, _, pod in pods.ours)
+            return Held.OLD if ours else Held.ANY
+        case Phase.ASKED:
+            return Held.READY if any_usable(pods) else Held.MAKING
+        case Phase.RESUMING:
+            if others(object, pods):
+                return Held.OLD
+            if arrived(object, pods):
+                return Held.READY
+            found = problem(plan, object, pods)
+            return Held.BROKEN if found is not None and found.fatal else Held.MAKING
+    return Held.ANY

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from bus.messages import CONFLICT, DONE, MISSING
-from bus.ops import UNOBSERVED, CreatePods, DeletePod, Op
+from bus.ops import UNOBSERVED, CreateJob, CreatePods, DeletePod, Op
 from bus.views import Open, Pod, Reported
 from reconciler import events
-from reconciler.plan import Plan
+from reconciler.intent import PHASES
+from reconciler.plan import BasePlan, Plan, SnapshotPlan
 
 ANSWERED: Final = frozenset({DONE, CONFLICT, MISSING})
 """Outcomes after which only an observation is awaited: a repeat would be answered the same. The bridge's periodic list is the timer."""
 
 
-def in_flight(plan: Plan) -> bool:
+def in_flight(plan: BasePlan[Any]) -> bool:
     """One command per aggregate is in flight: until its outcome is folded or its time is over, nothing is decided."""
     flying = plan.view.in_flight
     if flying is None or flying.expires <= plan.now:
@@ -52,7 +53,7 @@ def _lost(op: CreatePods, reported: Reported | None, pod: Pod | None) -> bool:
     return about_the_pod and pod is not None and pod.gone and pod.version >= reported.version
 
 
-def again(plan: Plan, opened: Iterable[Open]) -> None:
+def again(plan: BasePlan[Any], opened: Iterable[Open]) -> None:
     """Issue again what is unanswered, once the back-off is over. Its Events come with it, under the same ids."""
     ops = [op for each in opened if (op := unanswered(each, plan.view.pods)) is not None]
     if not ops:
@@ -62,14 +63,22 @@ def again(plan: Plan, opened: Iterable[Open]) -> None:
         return
     for op in ops:
         plan.add(op)
-        if isinstance(op, CreatePods):
-            events.created(plan, op)
-        elif isinstance(op, DeletePod):
-            events.deleted(plan, op)
+        _tell(plan, op)
     plan.because(f"{len(ops)} lost ops again")
 
 
-def open_again(plan: Plan) -> bool:
+def _tell(plan: BasePlan[Any], op: Op) -> None:
+    if isinstance(plan, Plan):
+        object = plan.view.object
+        if isinstance(op, CreatePods):
+            events.created(plan, op)
+        elif isinstance(op, DeletePod) and object is not None and object.status.phase not in PHASES:
+            events.deleted(plan, op)
+    elif isinstance(plan, SnapshotPlan) and isinstance(op, CreateJob):
+        events.created_job(plan, op)
+
+
+def open_again(plan: BasePlan[Any]) -> bool:
     if plan.view.open:
         again(plan, plan.view.open)
     return False

@@ -6,24 +6,31 @@ that an open op names.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from bus.ops import Op, Target
-from bus.resources import BATCH_SANDBOX, POD
-from bus.views import Decision, SandboxObject, SandboxView, backoff
+from bus.resources import BATCH_SANDBOX, JOB, POD, SANDBOX_SNAPSHOT
+from bus.times import SECOND
+from bus.views import Decision, SandboxObject, SandboxView, SnapshotView, backoff
 from reconciler.settings import Settings
 
 SANDBOX: Final = BATCH_SANDBOX.word
+SNAPSHOT: Final = SANDBOX_SNAPSHOT.word
 PODS: Final = POD.word
+JOBS: Final = JOB.word
+LAST_RESORT: Final = 60 * SECOND
+"""After so long what waits for an event is looked at again, in case the event was missed (DESIGN §8.8)."""
+
+V = TypeVar("V", SandboxView, SnapshotView)
 
 
-class Plan:
+class BasePlan(Generic[V]):
     """Ops in order, the earliest wake-up, and the reasons, for one view."""
 
     __slots__ = ("_count", "_prefix", "busy", "now", "ops", "reasons", "settings", "view", "wake_at")
 
-    def __init__(self, view: SandboxView, settings: Settings) -> None:
-        self.view = view
+    def __init__(self, view: V, settings: Settings) -> None:
+        self.view: V = view
         self.settings = settings
         self.now = view.now
         self.ops: list[Op] = []
@@ -53,6 +60,11 @@ class Plan:
         if at > self.now and (self.wake_at is None or at < self.wake_at):
             self.wake_at = at
 
+    def wait(self, reason: str) -> None:
+        """Nothing to do until something is seen."""
+        self.because(reason)
+        self.wake(self.now + LAST_RESORT)
+
     def free(self, kind: str, name: str) -> bool:
         return not self.busy or f"{kind}/{name}" not in self.busy
 
@@ -65,7 +77,7 @@ class Plan:
         if view.retry_at <= self.now or not self._from_failure():
             return False
         assert view.failure is not None
-        if view.failure.object.partition("/")[0] != kind:
+        if kind not in (view.failure.object.partition("/")[0], *view.failure.also):
             return False
         self.wake(view.retry_at)
         return True
@@ -85,6 +97,14 @@ class Plan:
 
     def decision(self) -> Decision:
         return Decision(tuple(self.ops), self.wake_at, "; ".join(self.reasons))
+
+
+class Plan(BasePlan[SandboxView]):
+    __slots__ = ()
+
+
+class SnapshotPlan(BasePlan[SnapshotView]):
+    __slots__ = ()
 
 
 def sandbox_target(view: SandboxView, object: SandboxObject) -> Target:

@@ -34,19 +34,28 @@ class Pods(msgspec.Struct, frozen=True):
     """how many wanted indices have an address"""
 
 
+def _place(numbered: Numbered) -> tuple[int, str]:
+    return numbered[0], numbered[1]
+
+
 def usable(pod: Pod) -> bool:
     """It can be handed to a user: ready, with an address, not going away."""
     return pod.ready and not pod.deleting and pod.ip != ""
 
 
 def survey(view: SandboxView, object: SandboxObject) -> Pods:
-    ours = [
-        (UNNUMBERED if pod.index is None else pod.index, name, pod)
-        for name, pod in view.pods.items()
-        if pod.owner == object.uid and not pod.gone
-    ]
+    """The pods it controls; of a pooled sandbox those that its annotations give it, by their place there."""
+    if object.pooled:
+        named = [(index, name, view.pods.get(name)) for index, name in enumerate(object.allocated)]
+        ours = [(index, name, pod) for index, name, pod in named if pod is not None and not pod.gone]
+    else:
+        ours = [
+            (UNNUMBERED if pod.index is None else pod.index, name, pod)
+            for name, pod in view.pods.items()
+            if pod.owner == object.uid and not pod.gone
+        ]
     if len(ours) > 1:
-        ours.sort()
+        ours.sort(key=_place)
     size = min(object.replicas, LISTED)
     addresses = [""] * size
     found: set[int] = set()

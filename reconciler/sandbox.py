@@ -9,13 +9,11 @@ from bus.names import TASK_CLEANUP
 from bus.ops import PatchMetadata
 from bus.views import Decision, SandboxView
 from reconciler.expiry import expiry
-from reconciler.health import problem
 from reconciler.lifecycle import lifecycle
 from reconciler.open_ops import again, in_flight, open_again
 from reconciler.plan import SANDBOX, Plan, sandbox_target
-from reconciler.pods import scale_in, scale_out, survey
 from reconciler.settings import Settings
-from reconciler.status import show, show_reduced
+from reconciler.status import show_reduced
 
 
 def deletion(plan: Plan) -> bool:
@@ -47,26 +45,12 @@ def unsettled(plan: Plan) -> bool:
     return True
 
 
-def not_template_mode(plan: Plan) -> bool:
-    """Pooled sandboxes get their pods from the pool's view; one without a template makes none."""
+def reduced(plan: Plan) -> bool:
+    """An object whose spec is not known: nothing is made or removed for it, and it says so (DESIGN §8.7)."""
     object = plan.view.object
-    return object is None or object.pooled or not (object.has_template or object.reduced)
-
-
-def run(plan: Plan) -> bool:
-    """A sandbox that is to run: show what is, then make what is wanted.
-
-    What a user waits for goes before what only begins (DESIGN §6, Writes are the cost).
-    """
-    object = plan.view.object
-    assert object is not None
-    if object.reduced:
-        show_reduced(plan, object)
-        return True
-    pods = survey(plan.view, object)
-    show(plan, object, pods, problem(plan, object, pods))
-    scale_in(plan, object, pods)
-    scale_out(plan, object)
+    if object is None or not object.reduced:
+        return False
+    show_reduced(plan, object)
     return True
 
 
@@ -77,9 +61,8 @@ CONCERNS: Final[tuple[Concern, ...]] = (
     unsettled,
     open_again,
     expiry,
-    not_template_mode,
+    reduced,
     lifecycle,
-    run,
 )
 
 

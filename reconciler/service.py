@@ -14,7 +14,7 @@ from bus.clock import Clock, Randomness
 from bus.log import Log, LogUnavailable
 from bus.membership import Membership, Memberships
 from bus.metrics import Metrics
-from bus.subjects import Aggregate
+from bus.subjects import VIEW_KEYS, Aggregate
 from bus.times import SECOND
 from bus.views import Decision, View
 from bus.viewstore import ViewStore, ViewStoreUnavailable, ViewWatch
@@ -129,7 +129,7 @@ class Reconciler:
         while True:
             watch: ViewWatch | None = None
             try:
-                watch = await self._views.watch()
+                watch = await self._views.watch(VIEW_KEYS)
                 self._failures = 0
                 await self._follow(watch)
             except ViewStoreUnavailable as error:

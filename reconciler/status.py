@@ -13,7 +13,7 @@ from bus.times import format_time
 from bus.views import SandboxObject
 from reconciler import events
 from reconciler.health import Problem
-from reconciler.lifecycle import acknowledged
+from reconciler.intent import FAILURES, PAUSE_FAILED, Intent, acknowledged, intent_of
 from reconciler.plan import SANDBOX, Plan, sandbox_target
 from reconciler.pods import Pods
 
@@ -30,9 +30,6 @@ CONDITIONS: Final[dict[tuple[str, bool], tuple[tuple[str, str, str], ...]]] = {
     (FAILED, False): (),
 }
 """(phase, all wanted replicas ready) → true conditions: type, reason, message (§6.4; B101)."""
-LIFECYCLE: Final = ("PauseFailed", "ResumeFailed")
-"""Kept as they stand: pausing and resuming own them (STA-01)."""
-
 NOTHING: Final = "[]"
 _encode = msgspec.json.Encoder().encode
 
@@ -70,23 +67,26 @@ _TOO_LARGE: Final = ("PodFailed", "ObjectTooLarge", "the object is too large to 
 def show_reduced(plan: Plan, object: SandboxObject) -> None:
     """An object whose spec is not known harms only itself, and says so (DESIGN §8.7): nothing is made or removed for it."""
     stored = object.status
-    kept = tuple(each for each in stored.conditions if each.type != "PodFailed")
-    condition = _kept(stored, _TOO_LARGE, plan.now)
+    others = tuple(each for each in stored.conditions if each.type != "PodFailed")
+    condition = kept(stored, _TOO_LARGE, plan.now)
     status = msgspec.structs.replace(
         stored,
         observed_generation=object.generation,
         phase=stored.phase or PENDING,
-        conditions=(condition, *kept),
+        conditions=(condition, *others),
     )
     if not same(status, stored) and plan.free(SANDBOX, plan.view.name) and not plan.refused(SANDBOX):
-        plan.add(PatchSandboxStatus(plan.next_id(), sandbox_target(plan.view, object), object.version[1], status))
+        op = PatchSandboxStatus(plan.next_id(), sandbox_target(plan.view, object), object.version[1], status)
+        plan.add(op)
         plan.because("too large")
+        if _failure(status) != _failure(stored):
+            events.too_large(plan, op, condition.message)
 
 
 def _in_between(plan: Plan) -> bool:
     """Whether the delay still runs; where the view does not say since when, it does not."""
-    since = plan.view.unshown_since
-    due = since + plan.settings.in_between_delay
+    since, last = plan.view.unshown_since, plan.view.unshown_last
+    due = min(max(since, last) + plan.settings.in_between_delay, since + plan.settings.in_between_limit)
     plan.wake(due)
     return since > 0 and due > plan.now
 
@@ -98,8 +98,12 @@ def desired_status(plan: Plan, object: SandboxObject, pods: Pods, problem: Probl
     wanted = list(CONDITIONS[phase, whole and phase == SUCCEED])
     if problem is not None:
         wanted.append(("PodFailed", problem.reason, problem.message))
-    conditions = [_kept(stored, each, plan.now) for each in wanted]
-    conditions.extend(each for each in stored.conditions if each.type in LIFECYCLE)
+    conditions = [kept(stored, each, plan.now) for each in wanted]
+    # A `false` on a running sandbox is fulfilled as it is: that takes up the intent, and the failure of the one before goes.
+    settled = intent_of(plan.view, object) is Intent.RESUME and stored.phase != FAILED
+    conditions.extend(
+        each for each in stored.conditions if each.type in FAILURES and not (settled and each.type == PAUSE_FAILED)
+    )
     assigned = ready = 0
     for _, _, pod in pods.ours:
         assigned += pod.assigned
@@ -127,7 +131,7 @@ def _phase(object: SandboxObject, pods: Pods, problem: Problem | None) -> str:
     return SUCCEED if pods.usable or object.replicas == 0 else PENDING
 
 
-def _kept(stored: SandboxStatus, wanted: tuple[str, str, str], now: int) -> Condition:
+def kept(stored: SandboxStatus, wanted: tuple[str, str, str], now: int) -> Condition:
     """The stored condition while it says the same, its transition time included (STA-07)."""
     type, reason, message = wanted
     for each in stored.conditions:

@@ -183,6 +183,16 @@ def dead_command(
     _reading(target, work)
 
 
+@cli.command("phases")
+@option("--mermaid", is_flag=True, help="The phases of a sandbox as a Mermaid state diagram.")
+@output_option
+def phases_command(mermaid: bool, output: str) -> None:
+    """Print what is decided in which phase: the tables of sandboxes and snapshots. Needs no connection."""
+    from sandlog import phases
+
+    phases.run(as_mermaid=mermaid, as_json=output == "json")
+
+
 @cli.command("crds")
 def crds_command() -> None:
     """Print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`."""

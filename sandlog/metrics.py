@@ -102,6 +102,10 @@ METRICS: Final[Mapping[str, Metric]] = {
 }
 
 
+CHILDREN_LIMIT = 10_000
+"""Label sets remembered; more than any sound set of labels has."""
+
+
 class PrometheusMetrics:
     """Implements `bus.metrics.Metrics` over a registry of its own. A name that is not in the table is made at first use, and logged."""
 
@@ -109,6 +113,8 @@ class PrometheusMetrics:
         self.registry = CollectorRegistry()
         self._made: dict[str, Counter | Gauge | Histogram] = {}
         self._labels: dict[str, tuple[str, ...]] = {}
+        self._children: dict[tuple[str, ...], Counter | Gauge | Histogram] = {}
+        """what `labels()` gave for a name and its label values: finding it afresh costs more than counting"""
         self.undeclared: set[str] = set()
         self.mislabelled: set[str] = set()
         if process:
@@ -150,6 +156,15 @@ class PrometheusMetrics:
         return made
 
     def _find(self, name: str, kind: str, labels: Mapping[str, str]) -> Counter | Gauge | Histogram:
+        key = (name, *labels, *labels.values())
+        child = self._children.get(key)
+        if child is None:
+            child = self._look_up(name, kind, labels)
+            if len(self._children) < CHILDREN_LIMIT:
+                self._children[key] = child
+        return child
+
+    def _look_up(self, name: str, kind: str, labels: Mapping[str, str]) -> Counter | Gauge | Histogram:
         made = self._made.get(name)
         if made is None:
             self.undeclared.add(name)

@@ -133,9 +133,20 @@ def _projector(parts: Parts) -> Role:
     )
 
 
+def decide_settings(flags: RunSettings) -> DecideSettings:
+    """What the flags say to decisions."""
+    return DecideSettings(
+        pod_failure_grace=int(flags.pod_failure_grace * SECOND),
+        snapshot_registry=flags.snapshot_registry,
+        resume_pull_secret=flags.resume_pull_secret,
+        # A commit ends on its own before a pause gives it up.
+        snapshot_patience=max(DecideSettings().snapshot_patience, 3 * flags.commit.timeout * SECOND),
+    )
+
+
 def _reconciler(parts: Parts) -> Role:
     transport = parts.transport
-    settings = DecideSettings(pod_failure_grace=int(parts.settings.pod_failure_grace * SECOND))
+    settings = decide_settings(parts.settings)
     return Adapted(
         Reconciler(
             transport.log,
@@ -153,7 +164,8 @@ def _reconciler(parts: Parts) -> Role:
 
 def _executor(parts: Parts) -> Role:
     cluster = _cluster_of(parts)
-    settings = ExecuteSettings(by=parts.member, lanes=LanesSettings(limit=parts.settings.api_calls))
+    flags = parts.settings
+    settings = ExecuteSettings(by=parts.member, lanes=LanesSettings(limit=flags.api_calls), commit=flags.commit)
     executor = Executor(
         cluster.name,
         cluster.client,

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from bridge.jobbuild import CommitSettings
 from bus import subjects
 from bus.log_nats import LogSettings as StreamSettings
 from bus.viewstore_nats import ViewStoreSettings
@@ -37,6 +38,9 @@ class RunSettings(msgspec.Struct, frozen=True):
     redaction_key: bytes | None = None
     redacted_annotations: tuple[str, ...] = ()
     ignore_stock_lease: bool = False
+    commit: CommitSettings = CommitSettings()
+    snapshot_registry: str = ""
+    resume_pull_secret: str = ""
     member: str | None = None
     stream: StreamSettings = StreamSettings()
     views: ViewStoreSettings = ViewStoreSettings()
@@ -158,6 +162,22 @@ _STOCK: Final = (
     option("--concurrency", multiple=True, help="batchsandbox=32;pool=128: the largest is the API calls at a time."),
     option("--zap-log-level", type=_LevelType(), default="info", help="debug, info, error, panic or a verbosity."),
     option("--zap-encoder", type=click.Choice(("json", "console")), help="Like --log-format json or text."),
+    option("--image-committer-image", default=CommitSettings().committer_image, help="Image of the Jobs that commit."),
+    option(
+        "--containerd-socket-path",
+        default=CommitSettings().containerd_socket,
+        help="containerd's socket on the nodes, for those Jobs.",
+    ),
+    option(
+        "--commit-job-timeout",
+        type=DURATION,
+        default="10m",
+        help="How long a commit may take, retries included; 0 or less is the default.",
+    ),
+    option("--snapshot-registry", default="", help="Where snapshots are pushed to; without it none is made."),
+    boolean("--snapshot-registry-insecure", help="Push over plain HTTP, or without a look at the certificate."),
+    option("--snapshot-push-secret", default="", help="Secret of the registry, in each sandbox's namespace."),
+    option("--resume-pull-secret", default="", help="Image pull secret that a resumed sandbox is given."),
     boolean("--zap-devel", help="Text, and everything from debug on."),
     boolean("--enable-file-log", help="Also log to a file, and to standard output instead of standard error."),
     option(
@@ -203,6 +223,15 @@ def settings(given: Mapping[str, Any]) -> RunSettings:
         redaction_key=_key(given),
         redacted_annotations=tuple(given["redacted_annotations"]),
         ignore_stock_lease=given["ignore_stock_lease"],
+        commit=CommitSettings(
+            committer_image=given["image_committer_image"] or CommitSettings().committer_image,
+            containerd_socket=given["containerd_socket_path"] or CommitSettings().containerd_socket,
+            timeout=int(given["commit_job_timeout"]) or CommitSettings().timeout,
+            registry_insecure=given["snapshot_registry_insecure"],
+            push_secret=given["snapshot_push_secret"],
+        ),
+        snapshot_registry=given["snapshot_registry"],
+        resume_pull_secret=given["resume_pull_secret"],
         member=given["member"],
         stream=StreamSettings(
             partitions=given["partitions"],

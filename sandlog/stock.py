@@ -22,7 +22,6 @@ class Ignored(msgspec.Struct, frozen=True):
     why: str
 
 
-_PAUSE: Final = "pause, resume and snapshots are not built yet: nothing commits an image"
 _WEBHOOK: Final = "no webhook is served, nor does the stock controller register one"
 
 IGNORED: Final[Mapping[str, Ignored]] = {
@@ -35,13 +34,6 @@ IGNORED: Final[Mapping[str, Ignored]] = {
     "webhook-cert-path": Ignored("string", _WEBHOOK),
     "webhook-cert-name": Ignored("string", _WEBHOOK),
     "webhook-cert-key": Ignored("string", _WEBHOOK),
-    "image-committer-image": Ignored("string", _PAUSE),
-    "containerd-socket-path": Ignored("string", _PAUSE),
-    "commit-job-timeout": Ignored("duration", _PAUSE),
-    "snapshot-registry": Ignored("string", _PAUSE),
-    "snapshot-registry-insecure": Ignored("bool", _PAUSE),
-    "snapshot-push-secret": Ignored("string", _PAUSE),
-    "resume-pull-secret": Ignored("string", _PAUSE),
     "zap-stacktrace-level": Ignored("string", "stack traces come with unexpected errors only, at any level"),
     "zap-time-encoding": Ignored("string", "times are always RFC 3339 in UTC"),
 }

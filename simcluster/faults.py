@@ -30,8 +30,8 @@ _REASONS = {
 
 
 class Fault(msgspec.Struct):
-    """The next `count` requests of these verbs (empty: any) on this plural (empty: any) by an agent that
-    contains `agent` get this code. `after`: perform the request first, then lose the answer."""
+    """The next `count` requests of these verbs (empty: any) on this plural (empty: any) in this namespace (empty:
+    any) by an agent that contains `agent` get this code. `after`: perform the request first, then lose the answer."""
 
     code: int
     count: int
@@ -40,11 +40,13 @@ class Fault(msgspec.Struct):
     agent: str = ""
     retry_after: int | None = None
     after: bool = False
+    namespace: str = ""
 
-    def fits(self, verb: str, resource: str, agent: str) -> bool:
+    def fits(self, verb: str, resource: str, agent: str, namespace: str) -> bool:
         return (
             (not self.verbs or verb in self.verbs)
             and (not self.resource or resource == self.resource)
+            and (not self.namespace or namespace == self.namespace)
             and self.agent in agent
         )
 
@@ -100,9 +102,10 @@ class Faults:
         agent: str = "",
         retry_after: int | None = None,
         after: bool = False,
+        namespace: str = "",
     ) -> None:
         """The next requests that fit get this code. `after`: they are performed all the same."""
-        self._add(Fault(code, count, tuple(verbs), resource, agent, retry_after, after))
+        self._add(Fault(code, count, tuple(verbs), resource, agent, retry_after, after, namespace))
 
     def latency(self, seconds: float, verb: str = "") -> None:
         """Every answer to that verb ("" = all) is late by so much; 0 ends it."""
@@ -121,10 +124,10 @@ class Faults:
 
     # --- for the skin -----------------------------------------------------------------------------------
 
-    def take(self, verb: str, resource: str, agent: str) -> Fault | None:
+    def take(self, verb: str, resource: str, agent: str, namespace: str = "") -> Fault | None:
         """The fault that hits this request, counted off."""
         for fault in self._pending:
-            if fault.fits(verb, resource, agent):
+            if fault.fits(verb, resource, agent, namespace):
                 fault.count -= 1
                 if fault.count <= 0:
                     self._pending.remove(fault)

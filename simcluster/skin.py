@@ -179,14 +179,14 @@ class SimServer:
             http.content_type,
             Caller(agent, user),
         )
-        verb, plural, name = self._describe(request)
+        verb, plural, namespace, name = self._describe(request)
         self._count(verb, plural, agent)
         watch = verb == "watch"
         if (delay := self.faults.delay(verb)) > 0:
             await asyncio.sleep(delay)
         if not await self.faults.permission(watch):
             raise failure(504, "Timeout", "the simulated server was silent")
-        fault = self.faults.take(verb, plural, agent)
+        fault = self.faults.take(verb, plural, agent, namespace)
         if fault is not None and not fault.after:
             return await self._injected(http, fault, plural, name, watch)
         answer = handle(self.store, request)
@@ -204,14 +204,14 @@ class SimServer:
             raise failure(401, "Unauthorized", "Unauthorized")
         return self._tokens[token]
 
-    def _describe(self, request: Request) -> tuple[str, str, str]:
+    def _describe(self, request: Request) -> tuple[str, str, str, str]:
         try:
             target = target_of(self.store, request.path)
         except NoSuchPath:
-            return "", "", ""
+            return "", "", "", ""
         if target is None:
-            return "", "", ""
-        return verb_of(request.method, target, request.query), target.resource.plural, target.name
+            return "", "", "", ""
+        return verb_of(request.method, target, request.query), target.resource.plural, target.namespace, target.name
 
     def _count(self, verb: str, plural: str, agent: str) -> None:
         key = (agent, verb, plural)

@@ -54,7 +54,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         plane.stop()
 
 
-@pytest.fixture(params=["simulated", "real"])
+@pytest.fixture(scope="session", params=["simulated", "real"])
 def server(request: pytest.FixtureRequest) -> Server:
     """Each of the API servers that are there, in turn."""
     found: Server = request.getfixturevalue(f"{request.param}_server")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from support.virtual_time import run_virtually, until
 
 from bridge.cluster import Response, Unreachable
 from bridge.execute import ExecuteSettings, Executor
@@ -25,44 +26,14 @@ from bus.version import CODE_VERSION
 from simcluster.direct import DirectClient
 from simcluster.store import Store
 
+__all__ = ["Client", "Fault", "Figures", "World", "run_virtually", "status", "until"]
+
 CLUSTER = "c1"
 NAMESPACE = "default"
 SANDBOXES = "/apis/sandbox.opensandbox.io/v1alpha1/namespaces/default/batchsandboxes"
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox:1"}]}}
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time jumps to the next timer when nothing is ready."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = 0.0
-
-    def time(self) -> float:
-        return self._now
-
-    def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        if not ready and scheduled:
-            self._now = max(self._now, scheduled[0]._when)
-        super()._run_once()  # type: ignore[misc]
-
-
-def run_virtually(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(asyncio.wait_for(scenario(), 3600))
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Look every 10 ms of virtual time."""
-    for _ in range(100_000):
-        found = condition()
-        if found if isinstance(found, bool) else await found:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 class Figures:

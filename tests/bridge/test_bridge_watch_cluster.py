@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Server
 from support.api import Api
+from support.servers import Server
 from watch_world import CLUSTER, KEY, CountedMetrics
 
 from bridge.credentials import Source

@@ -199,3 +199,19 @@ async def test_an_epoch_of_a_newer_version_stops_the_lists_not_the_process() -> 
         assert not second.watcher.ready.is_set()
         assert len(world.records()) == position
         assert all("schema version" in status.error for status in second.watcher.status())
+
+
+@virtual
+async def test_garbage_as_the_last_epoch_is_written_over() -> None:
+    """Lists need the epoch: one garbled message must not end them for all bridges (DESIGN §8.7)."""
+    async with World() as world:
+        await world.ready()
+        await world.log.append(subjects.epoch_of(CLUSTER), b"\x00 garbage", messages.headers("0"))
+        async with World(world.cluster, world.stream) as second:
+            await second.ready()
+        last = [record for record in world.records() if record.subject == subjects.epoch_of(CLUSTER)][-1]
+        assert messages.decode(last.data, last.headers, messages.Epoch).epoch == 1
+        pools = subjects.list_of(CLUSTER, "pool")
+        before = [record.subject for record in world.records()].count(pools)
+        world.watcher._restart("a test asks", fresh=False)
+        await eventually(lambda: [record.subject for record in world.records()].count(pools) > before)

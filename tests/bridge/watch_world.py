@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
-import selectors
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from support.virtual_time import until, virtual
 
 from bridge.cluster import Response, Unreachable, WatchRefused
 from bridge.recent import Recent
@@ -25,6 +24,8 @@ from bus.names import API_VERSION, SANDBOX_NAME
 from simcluster.direct import DirectClient
 from simcluster.store import Store
 
+__all__ = ["CountedMetrics", "FakeCluster", "World", "eventually", "virtual"]
+
 CLUSTER = "c1"
 KEY = b"a key of the tests"
 SANDBOXES = f"/apis/{API_VERSION}/namespaces/default/batchsandboxes"
@@ -32,52 +33,9 @@ BOOKMARKS = 60.0
 PODS = "/api/v1/namespaces/default/pods"
 
 
-class _Selector(selectors.SelectSelector):
-    """Time goes by only when nothing is left to do, and then at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise AssertionError("nothing will ever happen any more")
-        if timeout > 0:
-            self.now += timeout
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on a loop of its own, under virtual time."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        loop = VirtualLoop()
-        try:
-            loop.run_until_complete(asyncio.wait_for(test(*args, **kwargs), 100_000))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
-            loop.close()
-
-    return run
-
-
 async def eventually(condition: Callable[[], object], seconds: float = 600.0) -> None:
     """Wait (in virtual time) until it holds."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while not condition():
-        assert loop.time() < end, "it never came to pass"
-        await asyncio.sleep(0.01)
+    await until(condition, seconds)
 
 
 class FakeCluster:

@@ -1,36 +1,41 @@
-"""A whole sandlog on an API server: one process with all roles, or two of each, over a nats-server of its own."""
+"""A whole sandlog on an API server: one process with all roles, or two of each, over a nats-server of its own.
+
+Starting eight processes takes seconds, so they and the kubelet stand-in are kept for all tests on one server; each test has a namespace of
+its own. A test that kills parts starts them again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from support.sandlog import SEPARATE, Sandlog
+from support.nats import NatsServer
+from support.programs import Program, python
+from support.sandlog import MODES, Sandlog
 from support.servers import Server
 
-from bus.natsserver import LocalNats
+KUBELET = ["--bad-image", "cannot-be-pulled", "--crash-image", "crashes"]
 
 
-@pytest.fixture
-async def nats_url(tmp_path: Path) -> AsyncIterator[str]:
-    async with LocalNats(tmp_path / "nats") as nats:
-        yield nats.url
+@pytest.fixture(scope="session")
+def kubelet(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    arguments = ["--server", server.url, "--token", server.tokens["kubelet"], "--insecure", *KUBELET]
+    program = python("kubelet", "simcluster.kubelet", arguments, tmp_path_factory.mktemp("kubelet"))
+    yield program
+    program.stop()
 
 
-@pytest.fixture
-def make_sandlog(server: Server, nats_url: str, tmp_path: Path) -> object:
-    def make(*more: str) -> Sandlog:
-        arguments = ["--nats", nats_url, "--kubeconfig", str(server.kubeconfig), "--cluster", "test", *more]
-        return Sandlog(tmp_path / "roles", nats_url, arguments)
-
-    return make
-
-
-@pytest.fixture(params=["one", "two-of-each"])
-def sandlog(request: pytest.FixtureRequest, make_sandlog: Callable[..., Sandlog]) -> object:
-    made = make_sandlog()
-    made.start(*(("all",) if request.param == "one" else SEPARATE * 2))
-    yield made
-    codes = made.stop()
-    assert codes == [0] * len(codes), made.output()[-4000:]
+@pytest.fixture(scope="session", params=list(MODES))
+def sandlog(request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory) -> object:
+    folder = tmp_path_factory.mktemp(f"sandlog-{server.kind}-{request.param}")
+    nats = NatsServer(folder / "nats")
+    nats.start()
+    arguments = ["--nats", nats.url, "--kubeconfig", str(server.kubeconfig), "--cluster", "test"]
+    made = Sandlog(folder / "roles", nats, arguments)
+    try:
+        made.start(*MODES[request.param])
+        yield made
+    finally:
+        codes = made.stop()
+        nats.stop()
+    assert codes == [0] * len(codes), f"{codes}\n{made.output()[-4000:]}"

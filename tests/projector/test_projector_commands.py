@@ -452,6 +452,22 @@ def test_tries_back_off(story: Story) -> None:
         assert (story.sandbox().tries, story.sandbox().retry_at - story.sandbox().now) == (n, wait * SECOND)
 
 
+def test_kinds_that_are_refused_in_turn_all_back_off_until_they_work(story: Story) -> None:
+    """With no rights at all (an API server that has just started) creates and status writes would else be tried in turn without a pause."""
+    at = story.command(patch_status(10))
+    story.outcome(at, Result("st1", messages.FAILED, code=403))
+    at = story.command(create(0))
+    story.outcome(at, Result("op1", messages.FAILED, code=403))
+    view = story.sandbox()
+    assert view.failure is not None
+    assert (view.failure.object, view.failure.also, view.tries) == ("pod/s-0", ("batchsandbox",), 2)
+    at = story.command(patch_status(10))
+    story.outcome(at, done("st1", 11))
+    view = story.sandbox()
+    assert view.failure is not None
+    assert (view.failure.object, view.failure.also) == ("pod/s-0", ())
+
+
 def test_writing_a_failure_down_does_not_mend_it(story: Story) -> None:
     at = story.command(create(0))
     story.outcome(at, Result("op1", messages.FAILED, code=403))

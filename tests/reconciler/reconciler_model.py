@@ -7,10 +7,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from bus import names
-from bus.ops import CreatePods, DeleteExpired, DeletePod, Op, PatchMetadata, PatchSandboxStatus, RecordEvent
-from bus.resources import Condition, SandboxStatus
+from bus.hashing import json_digest
+from bus.ops import (
+    CreateJob,
+    CreatePods,
+    CreateSnapshot,
+    DeleteExpired,
+    DeleteObject,
+    DeletePod,
+    DetachFromPool,
+    Op,
+    PatchMetadata,
+    PatchSandboxStatus,
+    PatchSnapshotStatus,
+    RecordEvent,
+    RewriteTemplate,
+    Target,
+)
+from bus.resources import Condition, SandboxStatus, SnapshotContainer, SnapshotStatus
 from bus.times import SECOND, parse_time
-from bus.views import Decision, Pod, SandboxObject, SandboxView
+from bus.views import Decision, Pod, SandboxObject, SandboxView, Snapshot
 from reconciler.decide import decide
 
 NOW = parse_time("2026-01-01T00:00:00Z") or 0
@@ -58,6 +74,36 @@ def status(phase: str = "Succeed", counts: tuple[int, int, int] = (1, 1, 1), **f
     replicas, allocated, ready = counts
     made: dict[str, Any] = {"observed_generation": 1, "pause_observed_generation": 1}
     return SandboxStatus(phase=phase, replicas=replicas, allocated=allocated, ready=ready, **(made | fields))
+
+
+IMAGES = (SnapshotContainer("main", "registry/a-main:snap-gen2"),)
+ME = Target("batchsandbox", "a", UID)
+
+
+def snapshot(phase: str = "Succeed", **fields: Any) -> Snapshot:
+    """The pause snapshot of the sandbox, made for the intent of generation 2 and of pod `uid-0-50`."""
+    failed = Condition("Failed", "True", "CommitJobFailed", "Job has reached the specified backoff limit", "")
+    conditions = (failed,) if phase == "Failed" else ()
+    made: dict[str, Any] = {
+        "name": "a-pause",
+        "uid": "uid-snapshot",
+        "created": NOW,
+        "generation": 1,
+        "sandbox": "a",
+        "owner": UID,
+        "finalizers": (names.SNAPSHOT_CLEANUP,),
+        "intent": "2",
+        "pod_name": "a-0",
+        "pod_uid": "uid-0-50",
+        "status": SnapshotStatus(phase, IMAGES if phase not in ("", "Pending") else None, conditions),
+    }
+    made |= fields
+    return Snapshot(made.pop("version", (1, 80)), **made)
+
+
+def kinds(decision: Decision) -> list[str]:
+    """The ops of a decision in order, Events aside."""
+    return [type(op).__name__ for op in decision.ops if not isinstance(op, RecordEvent)]
 
 
 def of_kind(decision: Decision, kind: type[Any]) -> list[Any]:
@@ -139,6 +185,24 @@ class World:
         object = replace(self.view.object, version=self._next(), generation=self.view.object.generation + 1, **changes)
         self._seen(object=object, unshown_since=self.view.unshown_since or self.view.now)
 
+    def want(self, pause: bool | None) -> None:
+        """spec.pause changes, and its generation is remembered as the fold does."""
+        self.edit(pause=pause)
+        assert self.view.object is not None
+        self._seen(pause_generation=self.view.object.generation)
+
+    def commit(self, phase: str = "Succeed") -> None:
+        """The snapshot controller brings the snapshot to this phase."""
+        before = self.view.snapshot
+        assert before is not None
+        assert not before.gone
+        self._seen(snapshot=replace(before, version=self._next(), status=snapshot(phase).status))
+
+    @property
+    def status(self) -> SandboxStatus:
+        assert self.view.object is not None
+        return self.view.object.status
+
     def _next(self) -> tuple[int, int]:
         self._version += 1
         return (1, self._version)
@@ -154,7 +218,7 @@ class World:
                 for name, index in op.names.items():
                     assert name not in self.view.live_pods(), f"{name} exists"
                     version = self._next()
-                    self._pods({name: pod(index, version[1])})
+                    self._pods({name: pod(index, version[1], template=op.template)})
             case DeletePod():
                 self.lose(op.target.name)
             case PatchMetadata():
@@ -167,8 +231,32 @@ class World:
                 self._seen(object=replace(object, status=op.status, version=self._next()), unshown_since=0)
             case DeleteExpired():
                 self._seen(object=replace(object, deleting=self.view.now, version=self._next()))
-            case RecordEvent():
+            case CreateSnapshot():
+                assert self.view.snapshot is None or self.view.snapshot.gone, "a snapshot exists"
+                made_of = {
+                    "intent": op.intent,
+                    "pod_name": op.pod.name,
+                    "pod_uid": op.pod.uid,
+                    "created": self.view.now,
+                }
+                self._seen(snapshot=snapshot("", uid=f"uid-{op.id}", version=self._next(), **made_of))
+            case DeleteObject():
+                self._seen(snapshot=Snapshot(self._next(), op.target.name, gone=True))
+            case RewriteTemplate():
+                assert op.images
+                template = json_digest([op.images, op.pull_secret])
+                self._rewritten(object, template=template, pool_ref="" if op.detach else object.pool_ref)
+            case DetachFromPool():
+                emptied = object.annotations | {names.ENDPOINTS: "[]"}
+                self._rewritten(object, template="pooled", has_template=True, pool_ref="", annotations=emptied)
+            case RecordEvent() | CreateJob() | PatchSnapshotStatus():
                 pass
+
+    def _rewritten(self, object: SandboxObject, **changes: Any) -> None:
+        made = replace(object, **changes)
+        if made != object:
+            made = replace(made, generation=object.generation + 1, spec=f"spec-{object.generation + 1}")
+            self._seen(object=replace(made, version=self._next()))
 
 
 def endpoints(view: SandboxView) -> str | None:

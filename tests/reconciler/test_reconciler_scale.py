@@ -209,6 +209,14 @@ def test_a_refused_create_backs_off_but_an_edit_is_tried_at_once() -> None:
     assert of_kind(decide(view(sandbox(generation=2), **held)), CreatePods)
 
 
+def test_kinds_refused_in_turn_back_off_together() -> None:
+    failure = Failure(
+        "patch-sandbox-status", "batchsandbox/a", 403, "Forbidden", "no rights", NOW - SECOND, also=("pod",)
+    )
+    decision = decide(view(sandbox(), tries=2, retry_at=NOW + SECOND, failure=failure))
+    assert (decision.ops, decision.wake_at) == ((), NOW + SECOND)
+
+
 def test_e2c_12_two_pods_owned_by_the_sandbox() -> None:
     world = new(2)
     world.settle()

@@ -212,7 +212,7 @@ def test_an_unreadable_view_harms_only_itself_and_is_told_once() -> None:
         stage = Stage()
         reconciler = await stage.start(stage.reconciler())
         stage.bucket.put("5.c1.default.sandbox.bad", b'{"view": 1}')
-        stage.bucket.put("not-a-key", b"{}")
+        stage.bucket.put("not.a.key.of.ours", b"{}")
         stage.put(fresh(stage, "good"))
         await stage.turns()
         assert len(stage.commands("good")) == 1

@@ -10,7 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from bridge.jobbuild import CommitSettings
 from bus.connection import ConnectionSettings
+from bus.times import SECOND
+from sandlog import roles
 from sandlog.argv import go_style, long_flags
 from sandlog.health import Address
 from sandlog.main import cli, main
@@ -258,3 +261,35 @@ def test_help_shows_each_flags_variable_and_the_exit_codes() -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(cli, ["--version"], prog_name="sandlog").output == "sandlog 0.1.0\n"
+
+
+def test_the_flags_of_snapshots_and_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """controller-behaviour.md §8.1."""
+    settings, _, _ = run_with(monkeypatch)
+    assert settings.commit == CommitSettings(
+        "image-committer:dev", "/var/run/containerd/containerd.sock", 600, False, ""
+    )
+    assert (settings.snapshot_registry, settings.resume_pull_secret) == ("", "")
+    settings, _, _ = run_with(
+        monkeypatch,
+        "--image-committer-image=committer:1",
+        "-containerd-socket-path=/run/k3s/containerd.sock",
+        "--commit-job-timeout=1h30m",
+        "--snapshot-registry=reg.example.com/x",
+        "-snapshot-registry-insecure",
+        "--snapshot-push-secret=push",
+        SANDLOG_RESUME_PULL_SECRET="pull",
+    )
+    assert settings.commit == CommitSettings("committer:1", "/run/k3s/containerd.sock", 5400, True, "push")
+    assert (settings.snapshot_registry, settings.resume_pull_secret) == ("reg.example.com/x", "pull")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "patience"),
+    [((), 1800), (("--commit-job-timeout=30s",), 1800), (("--commit-job-timeout=1h",), 10800)],
+)
+def test_a_pause_outlasts_its_commit(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], patience: int
+) -> None:
+    settings, _, _ = run_with(monkeypatch, *arguments)
+    assert roles.decide_settings(settings).snapshot_patience == patience * SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ COLLECTIONS = {
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
 }
 ENDPOINTS = "sandbox.opensandbox.io/endpoints"
+AGAIN = 0.1
 
 
 class Refused(Exception):
@@ -37,8 +38,7 @@ class Api:
     """Calls in one namespace."""
 
     def __init__(self, url: str, token: str, namespace: str) -> None:
-        self.url, self.namespace = url, namespace
-        self._token = token
+        self.url, self.token, self.namespace = url, token, namespace
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Api:
@@ -47,7 +47,8 @@ class Api:
         context.verify_mode = ssl.CERT_NONE
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context, limit=64),
-            headers={"Authorization": f"Bearer {self._token}", "User-Agent": "sandlog-tests"},
+            read_bufsize=4 * 1024 * 1024,  # a watch's line is a whole object
+            headers={"Authorization": f"Bearer {self.token}", "User-Agent": "sandlog-tests"},
         )
         return self
 
@@ -126,7 +127,7 @@ class Api:
             async with asyncio.timeout(limit):
                 await self._follow(kind, seen, condition, trouble)
         except TimeoutError:
-            shown = {name: o.get("status", {}).get("phase") for name, o in sorted(seen.items())[:20]}
+            shown = {name: _shown(o) for name, o in sorted(seen.items())[:20]}
             raise AssertionError(f"not within {limit:g} s: {what}; {kind} seen: {shown}; {trouble()}") from None
         return seen
 
@@ -137,28 +138,52 @@ class Api:
         condition: Callable[[dict[str, dict[str, Any]]], bool],
         trouble: Callable[[], str | None],
     ) -> None:
-        assert self._session is not None
         while True:
-            listed = await self.call("GET", self.path(kind))
-            seen.clear()
-            seen.update({o["metadata"]["name"]: o for o in listed["items"]})
+            try:
+                if await self._list_and_watch(kind, seen, condition):
+                    return
+            except (aiohttp.ClientError, OSError, Refused) as problem:
+                # The API server is away, or comes back.
+                if isinstance(problem, Refused) and problem.status < 500:
+                    raise
+                await asyncio.sleep(AGAIN)
+            wrong = trouble()
+            assert wrong is None, wrong
+
+    async def _list_and_watch(
+        self, kind: str, seen: dict[str, dict[str, Any]], condition: Callable[[dict[str, dict[str, Any]]], bool]
+    ) -> bool:
+        async for _ in self.changes(kind, seen):
             if condition(seen):
-                return
-            query = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"], "timeoutSeconds": "2"}
-            async with self._session.get(self.url + self.path(kind), params=query) as answer:
-                async for line in answer.content:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        break
-                    name = event["object"]["metadata"]["name"]
-                    if event["type"] == "DELETED":
-                        seen.pop(name, None)
-                    else:
-                        seen[name] = event["object"]
-                    if condition(seen):
-                        return
-            problem = trouble()
-            assert problem is None, problem
+                return True
+        return False
+
+    async def changes(self, kind: str, seen: dict[str, dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
+        """Keep `seen` (by name) as a list and then a watch of 2 s tell: None for the list, then each event. Raises Refused, ClientError."""
+        assert self._session is not None
+        listed = await self.call("GET", self.path(kind))
+        seen.clear()
+        seen.update({o["metadata"]["name"]: o for o in listed["items"]})
+        yield None
+        query = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"], "timeoutSeconds": "2"}
+        async with self._session.get(self.url + self.path(kind), params=query) as answer:
+            async for line in answer.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR" or "object" not in event:
+                    return
+                name = event["object"]["metadata"]["name"]
+                if event["type"] == "DELETED":
+                    seen.pop(name, None)
+                else:
+                    seen[name] = event["object"]
+                yield event
+
+
+def _shown(o: dict[str, Any]) -> str:
+    status = o.get("status") or {}
+    counts = "/".join(str(status.get(key)) for key in ("ready", "allocated", "replicas"))
+    seen = f"{status.get('observedGeneration')} of {o['metadata'].get('generation')}"
+    return f"{status.get('phase')} {counts} generation {seen} {sorted(conditions(o))} {(o['metadata'].get('annotations') or {}).get(ENDPOINTS)}"
 
 
 def sandbox(name: str, replicas: int = 1, **spec: Any) -> dict[str, Any]:

@@ -70,16 +70,7 @@ class ControlPlane:
         self.start_api_server()
         for user in USERS:
             self._write_kubeconfig(user)
-        self._spawn(
-            "kube-controller-manager",
-            f"--kubeconfig={self.kubeconfig('admin')}",
-            "--leader-elect=false",
-            f"--controllers={CONTROLLERS}",
-            "--use-service-account-credentials=false",
-            "--kube-api-qps=200",
-            "--kube-api-burst=400",
-            "--secure-port=0",
-        )
+        self.start_controller_manager()
         self._install()
 
     def stop(self) -> None:
@@ -132,6 +123,18 @@ class ControlPlane:
             "--audit-log-mode=batch",
         )
         self._until("kube-apiserver", lambda: self._http(f"{self.url}/readyz", "admin"))
+
+    def start_controller_manager(self) -> None:
+        self._spawn(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig('admin')}",
+            "--leader-elect=false",
+            f"--controllers={CONTROLLERS}",
+            "--use-service-account-credentials=false",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+            "--secure-port=0",
+        )
 
     # -- use
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,14 @@ from pathlib import Path
 from support.controlplane import free_ports
 
 START_LIMIT = 30.0
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
+
+
+def _die_with_parent() -> None:
+    """Run by the child before exec: a pytest that is killed leaves no programs behind (Linux)."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Program:
@@ -26,7 +35,11 @@ class Program:
         self.name, self.output = name, folder / f"{name}.log"
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
-                arguments, stdout=log, stderr=log, env={**os.environ, **(environment or {})}
+                arguments,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=_die_with_parent,
             )
 
     def trouble(self) -> str | None:

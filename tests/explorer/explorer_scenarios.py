@@ -1,0 +1,91 @@
+"""Scenarios: what users do, and what must have come of it at each stage."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from explorer_world import World
+
+from bus.log_memory import EPOCH, SECOND
+from bus.names import API_VERSION
+from bus.times import format_time
+
+PATH: Final = "/apis/sandbox.opensandbox.io/v1alpha1/namespaces/default/batchsandboxes"
+
+
+class Scenario(Protocol):
+    """`drive` acts and waits; it calls `world.stage(name)` where the objects are compared with those of the undisturbed run."""
+
+    name: str
+
+    async def drive(self, world: World) -> None: ...
+
+    def right(self, stages: dict[str, dict[str, Any]]) -> None:
+        """Asserts by hand that the undisturbed run itself came to what it should."""
+        ...
+
+
+def create(world: World, name: str, *, replicas: int = 1, **spec: Any) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox:1"}]}}
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "BatchSandbox",
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "template": template, **spec},
+    }
+    world.cluster.ask("POST", PATH, body)
+
+
+def change(world: World, name: str, **spec: Any) -> None:
+    world.cluster.ask("PATCH", f"{PATH}/{name}", {"spec": spec})
+
+
+def delete(world: World, name: str) -> None:
+    world.cluster.ask("DELETE", f"{PATH}/{name}")
+
+
+def status(world: World, name: str) -> dict[str, Any]:
+    return (world.cluster.sandbox(name) or {}).get("status") or {}
+
+
+def from_now(world: World, seconds: float) -> str:
+    return format_time(EPOCH + int((world.loop.time() + seconds) * SECOND))
+
+
+class Basic:
+    """Create two sandboxes, one of two replicas; scale one out and in; one expires; delete the other."""
+
+    name = "basic"
+
+    async def drive(self, world: World) -> None:
+        create(world, "a", replicas=2)
+        create(world, "b", expireTime=from_now(world, 3600))
+        await world.until("a runs", lambda: status(world, "a").get("phase") == "Succeed")
+        change(world, "a", replicas=3)
+        await world.until("b runs", lambda: status(world, "b").get("phase") == "Succeed")
+        await world.stage("running")
+        change(world, "a", replicas=1)
+        change(world, "b", expireTime=from_now(world, 2))
+        await world.until("b expires", lambda: world.cluster.sandbox("b") is None)
+        await world.stage("expired")
+        delete(world, "a")
+        await world.stage("deleted")
+
+    def right(self, stages: dict[str, dict[str, Any]]) -> None:
+        running = stages["running"]
+        pods = {f"pods/{name}" for name in ("a-0", "a-1", "a-2", "b-0")}
+        assert set(running) == {"batchsandboxes/a", "batchsandboxes/b", *pods}
+        assert _shown(running["batchsandboxes/a"]) == ("Succeed", 3, 3, 3, ["a-0", "a-1", "a-2"])
+        assert _shown(running["batchsandboxes/b"]) == ("Succeed", 1, 1, 1, ["b-0"])
+        assert set(stages["expired"]) == {"batchsandboxes/a", "pods/a-0"}
+        assert _shown(stages["expired"]["batchsandboxes/a"]) == ("Succeed", 1, 1, 1, ["a-0"])
+        assert stages["deleted"] == {}
+
+
+def _shown(sandbox: dict[str, Any]) -> tuple[Any, ...]:
+    shown = sandbox["status"]
+    endpoints = sandbox["metadata"]["annotations"]["sandbox.opensandbox.io/endpoints"]
+    return shown["phase"], shown["replicas"], shown["allocated"], shown["ready"], endpoints
+
+
+SCENARIOS: Final[dict[str, type[Scenario]]] = {Basic.name: Basic}
