@@ -27,10 +27,11 @@ V = TypeVar("V", SandboxView, SnapshotView)
 class BasePlan(Generic[V]):
     """Ops in order, the earliest wake-up, and the reasons, for one view."""
 
+    view: V
     __slots__ = ("_count", "_prefix", "busy", "now", "ops", "reasons", "settings", "view", "wake_at")
 
     def __init__(self, view: V, settings: Settings) -> None:
-        self.view: V = view
+        self.view = view
         self.settings = settings
         self.now = view.now
         self.ops: list[Op] = []

@@ -135,7 +135,7 @@ def situation(made: SandboxView) -> Situation:
     return situation_of(Plan(made, DEFAULT))
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(views())
 def test_nothing_is_left_where_no_event_and_no_timer_will_move_it(made: SandboxView) -> None:
     """A decision acts, or wakes, or the sandbox rests: `Succeed`, `Paused` or `Failed` with nothing asked of it."""
@@ -152,7 +152,7 @@ def test_nothing_is_left_where_no_event_and_no_timer_will_move_it(made: SandboxV
         assert found.intent in (Intent.NOTHING, Intent.CLEARED)
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(views())
 def test_a_good_snapshot_is_deleted_only_beside_a_running_pod(made: SandboxView) -> None:
     """DESIGN §8.2. While Paused or Resuming never; and none of a failed resume's."""
@@ -173,7 +173,7 @@ def test_a_good_snapshot_is_deleted_only_beside_a_running_pod(made: SandboxView)
                     )
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(views())
 def test_paused_never_precedes_emptied_endpoints_or_deleted_pods(made: SandboxView) -> None:
     """DESIGN §8.3, by the order of the ops: a chain stops at the first that is not done."""
@@ -199,7 +199,7 @@ def test_paused_never_precedes_emptied_endpoints_or_deleted_pods(made: SandboxVi
                 assert not emptied or made.object.replicas == 0
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(views())
 def test_a_write_acknowledges_only_what_it_starts_or_finishes(made: SandboxView) -> None:
     """DESIGN §6, Intent; one status write a decision, of a phase that its row names, and never back in time."""
@@ -222,7 +222,7 @@ def test_a_write_acknowledges_only_what_it_starts_or_finishes(made: SandboxView)
             assert each.observed_generation >= each.pause_observed_generation
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(views())
 def test_pods_and_snapshots_are_made_only_where_their_phase_allows(made: SandboxView) -> None:
     object = made.object
@@ -248,7 +248,7 @@ def test_pods_and_snapshots_are_made_only_where_their_phase_allows(made: Sandbox
                 assert len(op.message) < 1000
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(views())
 def test_a_failure_stays_until_the_next_intent_is_taken_up(made: SandboxView) -> None:
     """DESIGN §8.5."""
@@ -262,7 +262,7 @@ def test_a_failure_stays_until_the_next_intent_is_taken_up(made: SandboxView) ->
                 assert not lost or intent in (Intent.PAUSE, Intent.RESUME)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(views())
 def test_from_anywhere_a_sandbox_comes_to_rest(made: SandboxView) -> None:
     """With a snapshot controller that commits and a kubelet that starts pods, every course ends, and soon."""

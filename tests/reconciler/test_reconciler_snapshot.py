@@ -501,7 +501,7 @@ def views(draw: st.DrawFn) -> SnapshotView:
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(views())
 def test_every_snapshot_acts_waits_with_a_timer_or_is_over(made: SnapshotView) -> None:
     decision = look(made)
@@ -514,7 +514,7 @@ def test_every_snapshot_acts_waits_with_a_timer_or_is_over(made: SnapshotView) -
         assert made.object.status.phase in ("Succeed", "Failed")
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(views())
 def test_a_terminal_phase_and_resolved_images_stay_in_every_write(made: SnapshotView) -> None:
     assert made.object is not None
