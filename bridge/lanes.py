@@ -34,7 +34,7 @@ queue of creates does not turn the order into first come, first served."""
 class LanesSettings(msgspec.Struct, frozen=True):
     """Calls at a time, and seconds."""
 
-    limit: int = 24
+    limit: int = 12
     aging: float = 2.0
     event_delay_limit: float = 5.0
     """An Event that has waited for so long takes its turn with the others (in a third of the places at most)."""

@@ -21,13 +21,12 @@ JOBS: Final = JOB.word
 LAST_RESORT: Final = 60 * SECOND
 """After so long what waits for an event is looked at again, in case the event was missed (DESIGN §8.8)."""
 
-V = TypeVar("V", SandboxView, SnapshotView)
+V = TypeVar("V", bound=SandboxView | SnapshotView)
 
 
 class BasePlan(Generic[V]):
     """Ops in order, the earliest wake-up, and the reasons, for one view."""
 
-    view: V
     __slots__ = ("_count", "_prefix", "busy", "now", "ops", "reasons", "settings", "view", "wake_at")
 
     def __init__(self, view: V, settings: Settings) -> None:

@@ -246,7 +246,8 @@ async def test_a_deletion_that_cannot_be_confirmed_is_left_to_a_list() -> None:
 
 
 @virtual
-async def test_an_object_too_large_is_told_without_its_spec() -> None:
+async def test_an_object_too_large_is_told_without_what_is_large_in_its_spec() -> None:
+    """Its expiry and replicas are still followed."""
     cluster = FakeCluster()
     cluster.sandbox("s1", template={"spec": {"containers": [{"name": "c", "args": ["x" * 50_000]}]}})
     cluster.sandbox("s2")
@@ -254,7 +255,9 @@ async def test_an_object_too_large_is_told_without_its_spec() -> None:
         await world.ready()
         (large,), (small,) = world.seen("s1"), world.seen("s2")
         assert large.reduced
-        assert "spec" not in msgspec.json.decode(large.object)
+        spec = msgspec.json.decode(large.object)["spec"]
+        assert "template" not in spec
+        assert spec["replicas"] == 1
         assert large.facts["templateDigest"]
         assert not small.reduced
         assert world.metrics.counts["watch_reduced"] == 1

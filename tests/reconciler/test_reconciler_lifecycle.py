@@ -163,7 +163,7 @@ def test_a_good_snapshot_is_deleted_only_beside_a_running_pod(made: SandboxView)
             assert kept is not None
             phase = phase_of(made.object)
             assert phase in (Phase.RUNNING, Phase.FAILED, Phase.PAUSING)
-            if kept.status.phase == "Succeed":
+            if kept.status.phase == "Succeed" and kept.owner == UID:
                 assert any(pod.phase == "Running" and not pod.deleting for pod in made.live_pods().values())
                 if phase is Phase.PAUSING:
                     assert (
