@@ -1,6 +1,7 @@
 """Who may call the API server next: few calls at a time, and what makes a sandbox ready before what creates one (DESIGN §7).
 
-Twelve calls at a time did better than 32 on a small control plane, and this order alone divided the lag of a burst by three.
+Few creates at a time did better than many on a small control plane, and this order alone divided the lag of a burst by three. What a user
+waits for need not wait for them: it has places of its own (docs/performance.md).
 Deterministic: the order of grants follows from the order of requests and the loop's clock.
 """
 
@@ -34,7 +35,9 @@ queue of creates does not turn the order into first come, first served."""
 class LanesSettings(msgspec.Struct, frozen=True):
     """Calls at a time, and seconds."""
 
-    limit: int = 12
+    limit: int = 32
+    creates: int = 16
+    """of these, creates at the most"""
     aging: float = 2.0
     event_delay_limit: float = 5.0
     """An Event that has waited for so long takes its turn with the others (in a third of the places at most)."""
@@ -58,6 +61,7 @@ class Lanes:
         self._waiting: dict[Priority, deque[_Waiter]] = {priority: deque() for priority in Priority}
         self._running = 0
         self._events_running = 0
+        self._creates_running = 0
         self._grants_since_aged = 0
         self._hurried = False
         self._timer: asyncio.TimerHandle | None = None
@@ -100,9 +104,14 @@ class Lanes:
 
     def _release(self, priority: Priority) -> None:
         self._running -= 1
-        if priority is Priority.EVENT:
-            self._events_running -= 1
+        self._count(priority, -1)
         self._grant()
+
+    def _count(self, priority: Priority, change: int) -> None:
+        if priority is Priority.EVENT:
+            self._events_running += change
+        elif priority is Priority.CREATE:
+            self._creates_running += change
 
     def _grant(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -112,15 +121,14 @@ class Lanes:
                 break
             waiter = self._waiting[priority].popleft()
             self._running += 1
-            if priority is Priority.EVENT:
-                self._events_running += 1
+            self._count(priority, 1)
             waiter.granted.set_result(None)
         self._watch_events(now)
 
     def _next(self, now: float) -> Priority | None:
         if self._event_is_overdue(now) and self._events_running < max(1, self._settings.limit // 3):
             return Priority.EVENT
-        waiting = [priority for priority in _CALLS if self._waiting[priority]]
+        waiting = [priority for priority in _CALLS if self._waiting[priority] and self._may_go(priority)]
         if not waiting:
             return Priority.EVENT if self._event_may_go() else None
         oldest = min(waiting, key=lambda priority: (self._waiting[priority][0].since, -priority))
@@ -130,6 +138,9 @@ class Lanes:
             self._grants_since_aged = 0
             return oldest
         return waiting[0]
+
+    def _may_go(self, priority: Priority) -> bool:
+        return priority is not Priority.CREATE or self._creates_running < self._settings.creates
 
     def _event_may_go(self) -> bool:
         return bool(self._waiting[Priority.EVENT]) and (self._hurried or self._running < self._settings.quiet)

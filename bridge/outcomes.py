@@ -66,7 +66,8 @@ class Outcomes:
         Raises LogUnavailable, ValueError for a subject that is none.
         """
         subject = parse(record.subject)
-        message_id = f"out-{record.sequence}-{delivered}"
+        # With the command's time: a log that was lost counts from 1 again, and remembers the late outcomes of the one before.
+        message_id = f"out-{record.sequence}-{record.time}-{delivered}"
         try:
             await self._append(subject, OUTCOME, record, Outcome(record.sequence, results, self._by), message_id)
         except MessageTooLarge:

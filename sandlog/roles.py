@@ -165,7 +165,11 @@ def _reconciler(parts: Parts) -> Role:
 def _executor(parts: Parts) -> Role:
     cluster = _cluster_of(parts)
     flags = parts.settings
-    settings = ExecuteSettings(by=parts.member, lanes=LanesSettings(limit=flags.api_calls), commit=flags.commit)
+    settings = ExecuteSettings(
+        by=parts.member,
+        lanes=LanesSettings(limit=flags.api_calls, creates=max(1, flags.api_calls // 2)),
+        commit=flags.commit,
+    )
     executor = Executor(
         cluster.name,
         cluster.client,

@@ -31,8 +31,8 @@ class RunSettings(msgspec.Struct, frozen=True):
     namespaces: tuple[str, ...] = ()
     qps: float = 0.0
     burst: int = 200
-    api_calls: int = 12
-    """API calls at a time of an executor"""
+    api_calls: int = 32
+    """API calls at a time of an executor; creates take half of them at the most"""
     pod_failure_grace: float = 20.0
     relist_interval: float = 300.0
     redaction_key: bytes | None = None
@@ -105,7 +105,10 @@ _OURS: Final = (
     option("--namespace", "-n", "namespaces", multiple=True, help="Only these namespaces; repeatable."),
     option("--member", metavar="NAME", help="This process's name among its peers.  [default: host and process]"),
     option(
-        "--api-calls", type=click.IntRange(1), default=12, help="API calls at a time, while none is asked to be more."
+        "--api-calls",
+        type=click.IntRange(1),
+        default=32,
+        help="API calls at a time of an executor; creates take half of them at the most.",
     ),
     option("--pod-failure-grace", type=DURATION, default="20s", help="How long a pod that may heal is given."),
     option("--relist-interval", type=DURATION, default="5m", help="How often everything is listed anew."),
