@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -38,7 +39,11 @@ def cli() -> None:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where there is one."""
+    """On uvloop where there is one.
+
+    Views are many long-lived small objects without cycles: Python's default thresholds would walk all of them several times a second.
+    """
+    gc.set_threshold(50_000, 20, 100)
     try:
         import uvloop
     except ImportError:
