@@ -71,7 +71,6 @@ def event_body(op: RecordEvent, namespace: str) -> bytes:
 class _Waiting(NamedTuple):
     namespace: str
     op: RecordEvent
-    over: asyncio.Future[None]
     since: float
 
 
@@ -86,11 +85,9 @@ class EventLane:
         self._queue: deque[_Waiting] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
-    def submit(self, namespace: str, op: RecordEvent) -> asyncio.Future[None]:
-        """Take over one Event; the future is done when it was sent or dropped, and never fails."""
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-        self._queue.append(_Waiting(namespace, op, over, loop.time()))
+    def submit(self, namespace: str, op: RecordEvent) -> None:
+        """Take over one Event."""
+        self._queue.append(_Waiting(namespace, op, asyncio.get_running_loop().time()))
         if len(self._queue) > self._settings.queued:
             self._drop("full")
         if len(self._senders) < self._settings.at_once:
@@ -98,10 +95,14 @@ class EventLane:
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
         self._metrics.gauge("events_waiting", len(self._queue))
-        return over
+
+    async def drain(self, patience: float) -> None:
+        """Wait until all that was taken over is sent, for so many seconds at the most."""
+        if self._senders:
+            await asyncio.wait(list(self._senders), timeout=patience)
 
     async def close(self) -> None:
-        """Drop what waits and end the senders; their Events' futures are done."""
+        """Drop what waits and end the senders."""
         while self._queue:
             self._drop("stopping")
         senders = list(self._senders)
@@ -110,9 +111,8 @@ class EventLane:
         await asyncio.gather(*senders, return_exceptions=True)
 
     def _drop(self, cause: str) -> None:
-        waiting = self._queue.popleft()
+        self._queue.popleft()
         self._metrics.count("events", result="dropped", cause=cause)
-        _finish(waiting.over)
 
     async def _send_all(self) -> None:
         while self._queue:
@@ -127,8 +127,6 @@ class EventLane:
                     error=type(error).__name__,
                 )
                 result = "failed"
-            finally:
-                _finish(waiting.over)
             self._metrics.count("events", result=result, cause="")
             self._metrics.gauge("events_waiting", len(self._queue))
 
@@ -145,7 +143,3 @@ class EventLane:
         log.info("event refused", namespace=namespace, target=str(op.target), code=answer.status)
         return "refused"
 
-
-def _finish(over: asyncio.Future[None]) -> None:
-    if not over.done():
-        over.set_result(None)

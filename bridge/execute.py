@@ -181,17 +181,12 @@ class Executor:
         except NotUnderstood as error:
             await self._not_understood(delivery, str(error))
             return
-        waiting: list[asyncio.Future[None]] = []
+        # Events are best effort, as everywhere in Kubernetes: a kill may cost those that still wait, and no ack waits for them.
         results = await self._performer.perform(
-            self._limited(command),
-            subject.namespace,
-            lambda namespace, op: waiting.append(self._events.submit(namespace, op)),
-            repeated=delivery.delivered > 1,
+            self._limited(command), subject.namespace, self._events.submit, repeated=delivery.delivered > 1
         )
         self._tell(subject, command.ops, results, record.sequence)
         await self._outcomes.outcome(record, delivery.delivered, results)
-        if waiting:
-            await asyncio.wait(waiting)
         await delivery.ack()
 
     def _limited(self, command: Command) -> Command:
@@ -261,13 +256,12 @@ class Executor:
                     log.warning("not kept alive", **_place(error), sequence=delivery.record.sequence)
 
     async def _finish(self) -> None:
-        """What is in flight ends and is acked, Events included; what does not within the bound is handed back."""
+        """What is in flight ends and is acked, then waiting Events are sent; what does not end within the bound is handed back."""
         self._lanes.hurry()
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=self._settings.stop_patience)
+        await self._events.drain(self._settings.stop_patience)
         await self._events.close()
-        if self._in_flight:
-            await asyncio.wait(self._in_flight, timeout=1.0)
         for task, (delivery, _) in list(self._in_flight.items()):
             task.cancel()
             try:

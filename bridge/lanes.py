@@ -8,6 +8,7 @@ Deterministic: the order of grants follows from the order of requests and the lo
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +43,9 @@ class LanesSettings(msgspec.Struct, frozen=True):
     event_delay_limit: float = 5.0
     """An Event that has waited for so long takes its turn with the others (in a third of the places at most)."""
     quiet: int = 3
-    """Events go only while fewer calls than this run and nothing else waits."""
+    """Events go only while fewer calls than this run, nothing else waits, and …"""
+    idle: float = 0.25
+    """… no other call has ended for so long: in the pauses of a burst they would slow down what comes next."""
 
 
 class _Waiter:
@@ -64,6 +67,7 @@ class Lanes:
         self._creates_running = 0
         self._grants_since_aged = 0
         self._hurried = False
+        self._last_call = -math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -105,6 +109,8 @@ class Lanes:
     def _release(self, priority: Priority) -> None:
         self._running -= 1
         self._count(priority, -1)
+        if priority is not Priority.EVENT:
+            self._last_call = asyncio.get_running_loop().time()
         self._grant()
 
     def _count(self, priority: Priority, change: int) -> None:
@@ -130,7 +136,7 @@ class Lanes:
             return Priority.EVENT
         waiting = [priority for priority in _CALLS if self._waiting[priority] and self._may_go(priority)]
         if not waiting:
-            return Priority.EVENT if self._event_may_go() else None
+            return Priority.EVENT if self._event_may_go(now) else None
         oldest = min(waiting, key=lambda priority: (self._waiting[priority][0].since, -priority))
         aged = now - self._waiting[oldest][0].since >= self._settings.aging
         self._grants_since_aged = self._grants_since_aged + 1 if aged else 0
@@ -142,20 +148,26 @@ class Lanes:
     def _may_go(self, priority: Priority) -> bool:
         return priority is not Priority.CREATE or self._creates_running < self._settings.creates
 
-    def _event_may_go(self) -> bool:
-        return bool(self._waiting[Priority.EVENT]) and (self._hurried or self._running < self._settings.quiet)
+    def _event_may_go(self, now: float) -> bool:
+        if not self._waiting[Priority.EVENT]:
+            return False
+        quiet = self._running < self._settings.quiet and now >= self._last_call + self._settings.idle
+        return self._hurried or quiet
 
     def _event_is_overdue(self, now: float) -> bool:
         events = self._waiting[Priority.EVENT]
         return bool(events) and now >= events[0].since + self._settings.event_delay_limit
 
     def _watch_events(self, now: float) -> None:
-        """One timer for the oldest Event: slow calls alone must not hold it back for ever."""
+        """One timer for the oldest Event: neither slow calls nor none at all must hold it back for ever."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         events = self._waiting[Priority.EVENT]
-        if events and self._running < self._settings.limit:
-            due = events[0].since + self._settings.event_delay_limit
-            if due > now:
-                self._timer = asyncio.get_running_loop().call_at(due, self._grant)
+        if not events or self._running >= self._settings.limit:
+            return
+        overdue = events[0].since + self._settings.event_delay_limit
+        idle = self._last_call + self._settings.idle
+        due = min((at for at in (overdue, idle) if at > now), default=None)
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._grant)

@@ -14,7 +14,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     pod_failure_grace: int = 20 * SECOND
     """How long a pod may show a reason that can heal before its sandbox is Failed (DESIGN §11, `--pod-failure-grace`)."""
-    in_between_delay: int = SECOND
+    in_between_delay: int = 2 * SECOND
     """How long a state that nobody waits for must hold, unchanged, before it is written (DESIGN §6, Writes are the cost).
 
     The design said 250 ms from the first change: in a burst that wrote `Pending` just when the API server was busiest, 1.5 writes
