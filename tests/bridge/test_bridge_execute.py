@@ -118,7 +118,9 @@ def test_a_kill_between_the_outcome_and_the_ack_repeats_harmlessly() -> None:
     run_virtually(scenario)
 
 
-def test_the_outcome_does_not_wait_for_events_but_the_ack_does() -> None:
+def test_neither_outcome_nor_ack_waits_for_events() -> None:
+    """Events are best effort, as everywhere in Kubernetes."""
+
     async def scenario() -> None:
         async with World(ExecuteSettings(by="test", ack_wait=3)) as world:
             sandbox = world.sandbox()
@@ -132,14 +134,27 @@ def test_the_outcome_does_not_wait_for_events_but_the_ack_does() -> None:
             began = world.now()
             (result,) = await world.results(event(sandbox))
             assert result.result == ACCEPTED
-            assert world.now() - began < SECOND
-            # Far past ack_wait: the delivery was kept alive, so it did not come again.
-            await asyncio.sleep(30)
-            assert world.executor.in_flight == 1
-            assert len(await world.records("out")) == 1
-            go.set()
             await until(lambda: not world.executor.in_flight)
+            assert world.now() - began < SECOND
+            # Far past ack_wait: the delivery was acked, so it did not come again.
+            await asyncio.sleep(30)
+            assert len(await world.records("out")) == 1
+            assert world.items(EVENTS) == []
+            go.set()
+            await until(lambda: bool(world.items(EVENTS)))
             assert len(world.items(EVENTS)) == 1
+
+    run_virtually(scenario)
+
+
+def test_stopping_sends_the_events_that_wait() -> None:
+    async def scenario() -> None:
+        async with World(ExecuteSettings(by="test", lanes=LanesSettings(quiet=0, event_delay_limit=1000))) as world:
+            sandbox = world.sandbox()
+            await world.results(event(sandbox))
+            await until(lambda: not world.executor.in_flight)
+            assert world.items(EVENTS) == []
+        assert len(world.items(EVENTS)) == 1
 
     run_virtually(scenario)
 
@@ -292,21 +307,23 @@ def test_a_stale_order_is_known_as_such_from_the_first_moment() -> None:
     run_virtually(scenario)
 
 
-def test_twelve_calls_at_a_time_and_what_is_waited_for_first() -> None:
-    """64 creates of one command, then an endpoints patch of another sandbox: it does not queue behind them."""
+def test_creates_are_bounded_and_what_is_waited_for_has_places_of_its_own() -> None:
+    """64 creates of one command, then an endpoints patch of another sandbox: it neither queues behind them nor waits for a place of theirs."""
 
     async def scenario() -> None:
-        async with World() as world:
+        async with World(ExecuteSettings(by="test", lanes=LanesSettings(limit=12, creates=8))) as world:
             big, ready = world.sandbox("big", replicas=64), world.sandbox("ready")
             world.client.latency = 0.1
             await world.command(create_pods(big, *range(64)), name="big")
             await asyncio.sleep(0.25)
+            assert world.client.running == world.client.most == 8
             began = world.now()
             op = PatchMetadata("1", target(ready), version(ready), {names.ENDPOINTS: "[]"})
             assert (await world.result(op, name="ready")).result == DONE
-            assert world.now() - began <= 0.25 * SECOND
+            # Its one call, and what the test's look at the log takes; a create ends each 0.1 s.
+            assert world.now() - began < 0.15 * SECOND
             await world.outcomes(2)
-            assert world.client.most == 12
+            assert world.client.most == 9
             assert len(world.items(PODS)) == 64
 
     run_virtually(scenario)

@@ -73,6 +73,11 @@ class Lane:
         calls = Calls(self.client, Lanes(), clock, random.Random(1), self.metrics)
         self.lane = EventLane(calls, clock, self.metrics, settings)
 
+    async def send(self, *given: RecordEvent) -> None:
+        for op in given:
+            self.lane.submit("default", op)
+        await self.lane.drain(1000.0)
+
 
 def ops(count: int) -> list[RecordEvent]:
     return [msgspec.structs.replace(OP, id=f"op-{i}") for i in range(count)]
@@ -82,7 +87,7 @@ def test_a_repeat_is_the_same_event() -> None:
     async def scenario() -> None:
         world = World()
         lane = Lane(world, EventSettings())
-        await asyncio.gather(*(lane.lane.submit("default", OP) for _ in range(3)))
+        await lane.send(OP, OP, OP)
         assert len(world.items(EVENTS)) == 1
         assert lane.metrics.counts["events", "sent", ""] == 3
 
@@ -93,8 +98,7 @@ def test_the_oldest_goes_when_the_queue_is_full() -> None:
     async def scenario() -> None:
         world = World()
         lane = Lane(world, EventSettings(queued=3, at_once=1))
-        waiting = [lane.lane.submit("default", op) for op in ops(5)]
-        await asyncio.gather(*waiting)
+        await lane.send(*ops(5))
         assert {event["metadata"]["name"] for event in world.items(EVENTS)} == {event_name(op) for op in ops(5)[2:]}
         assert lane.metrics.counts["events", "dropped", "full"] == 2
 
@@ -107,7 +111,7 @@ def test_what_is_refused_or_never_answered_is_counted_and_over() -> None:
         lane = Lane(world, EventSettings(at_once=1, patience=30))
         lane.client.faults.append(Fault("POST", "/events", status(403, "Forbidden")))
         lane.client.faults += [Fault("POST", "/events", lost=True) for _ in range(1000)]
-        await asyncio.gather(*(lane.lane.submit("default", op) for op in ops(2)))
+        await lane.send(*ops(2))
         assert lane.metrics.counts["events", "refused", ""] == 1
         assert lane.metrics.counts["events", "late", ""] == 1
 
@@ -119,7 +123,7 @@ def test_an_event_on_an_unknown_kind_harms_no_other() -> None:
         world = World()
         lane = Lane(world, EventSettings(at_once=1))
         strange = msgspec.structs.replace(OP, id="s", target=Target("widget", "w", "u"))
-        await asyncio.gather(lane.lane.submit("default", strange), lane.lane.submit("default", OP))
+        await lane.send(strange, OP)
         assert [event["metadata"]["name"] for event in world.items(EVENTS)] == [event_name(OP)]
         assert lane.metrics.counts["events", "failed", ""] == 1
 
@@ -131,11 +135,33 @@ def test_close_drops_what_waits() -> None:
         world = World()
         lane = Lane(world, EventSettings(at_once=1))
         lane.client.latency = 100.0
-        waiting = [lane.lane.submit("default", op) for op in ops(3)]
+        for op in ops(3):
+            lane.lane.submit("default", op)
         await asyncio.sleep(1)
         await lane.lane.close()
-        assert all(over.done() for over in waiting)
         assert asyncio.get_running_loop().time() == 1.0
+        assert lane.metrics.counts["events", "dropped", "stopping"] == 2
+        await asyncio.sleep(1000)
+        assert world.items(EVENTS) == []
+
+    run_virtually(scenario)
+
+
+def test_drain_waits_for_what_was_taken_over_and_no_longer_than_told() -> None:
+    async def scenario() -> None:
+        world = World()
+        lane = Lane(world, EventSettings(at_once=2))
+        lane.client.latency = 1.0
+        await lane.send(*ops(6))
+        assert len(world.items(EVENTS)) == 6
+        lane.client.latency = 100.0
+        lane.lane.submit("default", OP)
+        began = asyncio.get_running_loop().time()
+        await lane.lane.drain(5.0)
+        assert asyncio.get_running_loop().time() == began + 5.0
+        await lane.lane.close()
+        await lane.lane.drain(5.0)
+        assert asyncio.get_running_loop().time() == began + 5.0
 
     run_virtually(scenario)
 

@@ -48,9 +48,9 @@ def test_ready_before_deletes_before_creates_before_events() -> None:
     run_virtually(scenario)
 
 
-def test_the_bound_holds() -> None:
+def test_the_bounds_hold() -> None:
     async def scenario() -> None:
-        course = Course(LanesSettings(limit=12))
+        course = Course(LanesSettings(limit=12, creates=5))
         await asyncio.gather(*(course.start(str(i), Priority(i % 4)) for i in range(100)))
         assert len(course.began) == 100
         assert course.most == 12
@@ -59,15 +59,59 @@ def test_the_bound_holds() -> None:
     run_virtually(scenario)
 
 
+def test_creates_leave_places_to_what_is_waited_for() -> None:
+    async def scenario() -> None:
+        course = Course(LanesSettings(limit=5, creates=3))
+        tasks = [course.start(f"c{i}", CREATE) for i in range(9)]
+        await asyncio.sleep(0.5)
+        assert course.lanes.running == 3
+        tasks += [course.start(f"r{i}", READY) for i in range(2)] + [course.start("d", DELETE)]
+        await asyncio.gather(*tasks)
+        assert [course.at[f"c{i}"] for i in range(9)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert (course.at["r0"], course.at["r1"]) == (0.5, 0.5)
+        assert course.at["d"] == 1.5, "all five places were taken till then"
+
+    run_virtually(scenario)
+
+
 def test_events_wait_while_others_run_and_then_go() -> None:
     async def scenario() -> None:
-        course = Course(LanesSettings(limit=12, quiet=3, event_delay_limit=100))
+        course = Course(LanesSettings(limit=12, quiet=3, idle=0, event_delay_limit=100))
         tasks = [course.start(f"c{i}", CREATE, 1.0 + i) for i in range(4)]
         await asyncio.sleep(0)
         tasks.append(course.start("e", EVENT))
         await asyncio.gather(*tasks)
         # At 1 s three still run, at 2 s two: fewer than `quiet`.
         assert course.at["e"] == 2.0
+
+    run_virtually(scenario)
+
+
+def test_events_do_not_use_the_pauses_of_a_burst() -> None:
+    """Calls with pauses of 0.5 s between them, `idle` of 0.75 s: the Event goes that long after the last of them has ended."""
+
+    async def scenario() -> None:
+        course = Course(LanesSettings(limit=12, idle=0.75, event_delay_limit=100))
+        tasks = [course.start("c0", CREATE)]
+        await asyncio.sleep(0)
+        tasks.append(course.start("e", EVENT))
+        for i in range(1, 4):
+            await asyncio.sleep(1.5)
+            tasks.append(course.start(f"c{i}", CREATE))
+        await asyncio.gather(*tasks)
+        # The last begins at 4.5 s and ends at 5.5 s.
+        assert course.at["e"] == 6.25
+
+    run_virtually(scenario)
+
+
+def test_events_after_events_need_not_wait() -> None:
+    """Only other calls count as a burst."""
+
+    async def scenario() -> None:
+        course = Course(LanesSettings(limit=12, quiet=1, idle=0.75))
+        await asyncio.gather(*(course.start(f"e{i}", EVENT) for i in range(3)))
+        assert [course.at[f"e{i}"] for i in range(3)] == [0.0, 1.0, 2.0]
 
     run_virtually(scenario)
 

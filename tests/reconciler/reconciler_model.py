@@ -25,9 +25,10 @@ from bus.ops import (
     Target,
 )
 from bus.resources import Condition, SandboxStatus, SnapshotContainer, SnapshotStatus
-from bus.times import SECOND, parse_time
+from bus.times import parse_time
 from bus.views import Decision, Pod, SandboxObject, SandboxView, Snapshot
 from reconciler.decide import decide
+from reconciler.settings import DEFAULT
 
 NOW = parse_time("2026-01-01T00:00:00Z") or 0
 UID = "uid-a"
@@ -155,10 +156,10 @@ class World:
         return decision
 
     def settle(self, limit: int = 20) -> World:
-        """Decide and wake until there is nothing to do and nothing that is due within a second."""
+        """Decide and wake until there is nothing to do and nothing that is due within the time for which in-between states wait."""
         for _ in range(limit):
             decision = self.step()
-            if decision.wake_at is not None and decision.wake_at <= self.view.now + SECOND:
+            if decision.wake_at is not None and decision.wake_at <= self.view.now + DEFAULT.in_between_delay:
                 self._seen(now=decision.wake_at)
             elif not decision.ops:
                 return self

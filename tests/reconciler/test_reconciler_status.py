@@ -157,7 +157,7 @@ def test_b101_succeed_at_the_first_ready_pod_and_ready_at_the_last() -> None:
 
 
 def test_b87_a_pod_without_an_address_is_not_handed_out() -> None:
-    decision = decide(view(sandbox(), pods(ready_pod(0, ip="")), unshown_since=NOW - SECOND))
+    decision = decide(view(sandbox(), pods(ready_pod(0, ip="")), unshown_since=NOW - DELAY))
     assert written(decision).phase == "Pending"
     assert not of_kind(decision, PatchMetadata)
 
