@@ -142,4 +142,3 @@ class EventLane:
             return "sent"
         log.info("event refused", namespace=namespace, target=str(op.target), code=answer.status)
         return "refused"
-

@@ -37,7 +37,7 @@ class ExecuteSettings(msgspec.Struct, frozen=True):
     ack_wait: float = 5.0
     """For so long the commands of an executor that died wait for another; what is worked on is kept alive."""
     in_flight: int = 4096
-    """Commands taken and not acked, those included that only wait for a place or for their Events: large, because what would make a
+    """Commands taken and not acked, those included that only wait for a place: large, because what would make a
     sandbox ready must be seen by the lanes to go before what waits there (DESIGN §7)."""
     poll: float = 0.5
     unknown_patience: float = 60.0

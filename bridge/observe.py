@@ -47,6 +47,7 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
+    deletion_timestamp: str | None = None
 
     @property
     def version(self) -> int:

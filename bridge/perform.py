@@ -51,7 +51,7 @@ class Performer:
         self._clock = clock
         objects, pods = ObjectPerformer(calls), PodPerformer(calls, Sandboxes(calls, recent))
         deletes, creates = DeletePerformer(calls), CreatePerformer(calls, commit)
-        templates = TemplatePerformer(calls, objects)
+        templates = TemplatePerformer(calls, objects, recent)
         self._performers: Mapping[type[Any], Callable[[Any, Context], Awaitable[Result]]] = {
             CreatePods: pods.create,
             DeletePod: deletes.delete,

@@ -11,6 +11,7 @@ from bridge.api_errors import classify, secrets_of
 from bridge.calls import Answer, Call, Calls
 from bridge.lanes import Priority
 from bridge.perform_objects import ObjectPerformer
+from bridge.recent import Recent
 from bridge.results import REPLACED, Context, conflict, done, metadata_of, refused, version_of
 from bridge.templates import INVALID_TEMPLATE, CannotRewrite, detach_patch, rewrite_patch
 from bus.messages import DONE, FAILED, MISSING, Result
@@ -23,9 +24,10 @@ Patch = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class TemplatePerformer:
-    def __init__(self, calls: Calls, objects: ObjectPerformer) -> None:
+    def __init__(self, calls: Calls, objects: ObjectPerformer, recent: Recent | None = None) -> None:
         self._calls = calls
         self._objects = objects
+        self._recent = recent
 
     async def rewrite(self, op: RewriteTemplate, context: Context) -> Result:
         return await self._change(op, context, lambda sandbox: rewrite_patch(sandbox, op), ())
@@ -64,8 +66,11 @@ class TemplatePerformer:
         return await self._objects.patch(op, context, "", wanted, lambda _, body: _stands(patch, body), hidden)
 
     async def _sandbox(self, op: Change, context: Context) -> tuple[ObjectMeta, bytes] | Result:
-        """As an earlier op of this command left it, if that is the version wanted; else read live."""
+        """As an earlier op of this command or the watch left it, if that is the version that the patch is locked to; else read live."""
         written = context.written.get(op.target.uid)
+        recent = self._recent.get(context.namespace, op.target.name) if self._recent is not None else None
+        if written is None and recent is not None and recent.uid == op.target.uid:
+            written = recent.body
         live = metadata_of(written) if written is not None else None
         if written is not None and live is not None and version_of(live.resource_version) == op.resource_version:
             return live, written

@@ -62,7 +62,8 @@ class Teller:
         """
         if self._recent is not None:
             self._recent.drop(meta.namespace, meta.name)
-        if not self.scope.selector:
+        if not self.scope.selector or meta.deletion_timestamp:
+            # What was being deleted is gone now, or goes before anybody could miss it. What only left a selector was not.
             await self.gone(epoch, meta)
             return
         while len(self._confirming) >= CONFIRMATIONS:
