@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +45,11 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     tls_first: bool = False
     domain: str | None = None
     connect_timeout: float = 10.0
+
+    @property
+    def shown(self) -> str:
+        """The URLs without user, password or token: what may stand in a log line."""
+        return re.sub(r"//[^@/,]*@", "//", self.url)
 
 
 class CannotConnect(Exception):
@@ -147,7 +153,7 @@ class Connection:
             with contextlib.suppress(OSError, nats.errors.Error):
                 await self.nc.close()
             cause = self._last_error or self.nc.last_error or error
-            raise CannotConnect(f"cannot connect to NATS at {settings.url}: {cause}; {_advice(cause)}") from error
+            raise CannotConnect(f"cannot connect to NATS at {settings.shown}: {cause}; {_advice(cause)}") from error
         self._inbox = self.nc.new_inbox()
         await self.nc.subscribe(f"{self._inbox}.*", cb=self._reply, pending_msgs_limit=0, pending_bytes_limit=0)
         self._connected.set()
@@ -268,11 +274,11 @@ class Connection:
         if not isinstance(self._last_error, nats.errors.AuthorizationError):
             self._last_error = error
         if self._connected.is_set():
-            logger.warning("nats error", error=repr(error), url=self.settings.url)
+            logger.warning("nats error", error=repr(error), url=self.settings.shown)
 
     async def _disconnected(self) -> None:
         if self._connected.is_set():
-            logger.warning("disconnected from nats", url=self.settings.url)
+            logger.warning("disconnected from nats", url=self.settings.shown)
         self._connected.clear()
         self._fail_all("connection lost")
         for listener in list(self._on_disconnect.values()):
@@ -280,7 +286,7 @@ class Connection:
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
-        logger.info("reconnected to nats", url=self.settings.url, reconnects=self.reconnects)
+        logger.info("reconnected to nats", url=self.settings.shown, reconnects=self.reconnects)
         self._connected.set()
         for listener in list(self._on_reconnect.values()):
             listener()

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,8 @@ class LocalNats:
 
     `jetstream` adds lines to its jetstream block, `extra` other blocks (a second jetstream block would replace ours, store and all).
     Start it in the main thread: Linux ends the server when the thread that started it ends. Keeps its port over `kill` and `start`.
+    `url` carries a token that only who may read the directory knows, unless `extra` says who may connect: neither other users of the
+    machine nor a client of another server that had this port before get in.
     """
 
     def __init__(
@@ -99,13 +102,19 @@ class LocalNats:
         self.directory = (data_directory or default_data_directory()).absolute()
         self._binary = binary
         self._jetstream = jetstream
-        self._extra = extra
+        self._token = "" if "authorization" in extra else secrets.token_hex(16)
+        self._extra = f"{extra}\nauthorization {{ token: {self._token} }}" if self._token else extra
         self._port = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
 
     @property
     def url(self) -> str:
+        return f"nats://{self._token}@127.0.0.1:{self._port}" if self._token else self.address
+
+    @property
+    def address(self) -> str:
+        """The URL without the token, for people to read."""
         return f"nats://127.0.0.1:{self._port}"
 
     @property
@@ -136,7 +145,7 @@ class LocalNats:
         except BaseException:
             await self.stop()
             raise
-        logger.info("local nats-server runs", url=self.url, data=str(self.directory), pid=self.pid)
+        logger.info("local nats-server runs", url=self.address, data=str(self.directory), pid=self.pid)
 
     async def stop(self) -> None:
         """SIGTERM, and SIGKILL after 10 s."""
@@ -178,6 +187,8 @@ class LocalNats:
         for stale in (self.directory / "ports").glob("*.ports"):
             stale.unlink(missing_ok=True)
         configuration = self.directory / "nats.conf"
+        configuration.touch(mode=0o600)
+        configuration.chmod(0o600)
         configuration.write_text(
             _configuration(self.directory, self._port, self._jetstream, self._extra), encoding="utf-8"
         )

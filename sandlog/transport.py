@@ -68,6 +68,8 @@ async def local_server(directory: Path) -> AsyncIterator[LocalNats]:
         raise no_nats(f"the local NATS server cannot run: {error}") from error
     file = server.directory / SERVER_FILE
     try:
+        file.touch(mode=0o600)
+        file.chmod(0o600)
         file.write_bytes(msgspec.json.encode(Running(server.url)))
         yield server
     finally:
@@ -114,11 +116,11 @@ async def for_reading(target: Target) -> AsyncIterator[Transport]:
             clock.observe((await log.bounds()).now)
         except LogUnavailable as error:
             raise no_nats(
-                f"NATS at {connection.settings.url} has no log that can be read ({error}): "
+                f"NATS at {connection.settings.shown} has no log that can be read ({error}): "
                 "has any role run against it, and are account and --js-domain right?"
             ) from error
         views = NatsViewStore(connection, ViewStoreSettings())
-        yield Transport(connection, log, views, await _memberships(connection), clock, connection.settings.url)
+        yield Transport(connection, log, views, await _memberships(connection), clock, connection.settings.shown)
 
 
 async def _memberships(connection: Connection, **settings: Any) -> NatsMemberships:
@@ -140,7 +142,7 @@ async def for_roles(target: Target, log: LogSettings, views: ViewStoreSettings) 
             connection = found
             logger.info(
                 "no --nats given: using the local server",
-                url=connection.settings.url,
+                url=connection.settings.shown,
                 data=str(target.data_directory),
                 started=local is not None,
             )
@@ -152,5 +154,5 @@ async def for_roles(target: Target, log: LogSettings, views: ViewStoreSettings) 
             clock = LogClock()
             clock.observe((await opened.bounds()).now)
         except (StreamRefused, LogUnavailable, ViewStoreUnavailable) as error:
-            raise Stop(3, f"JetStream at {connection.settings.url} does not serve us: {error}") from error
-        yield Transport(connection, opened, store, memberships, clock, connection.settings.url, local)
+            raise Stop(3, f"JetStream at {connection.settings.shown} does not serve us: {error}") from error
+        yield Transport(connection, opened, store, memberships, clock, connection.settings.shown, local)
