@@ -102,7 +102,7 @@ class Lanes:
         except asyncio.CancelledError:
             if waiter.granted.done() and not waiter.granted.cancelled():
                 self._release(priority)
-            else:
+            elif waiter in self._waiting[priority]:
                 self._waiting[priority].remove(waiter)
             raise
 
@@ -126,6 +126,8 @@ class Lanes:
             if priority is None:
                 break
             waiter = self._waiting[priority].popleft()
+            if waiter.granted.done():
+                continue  # cancelled, and its task has not had its turn yet
             self._running += 1
             self._count(priority, 1)
             waiter.granted.set_result(None)

@@ -19,7 +19,7 @@ from bus.membership import Membership, Memberships, shares
 from bus.metrics import Metrics
 from bus.times import SECOND
 from bus.version import CODE_VERSION
-from bus.viewstore import Fenced, ViewStore, ViewStoreUnavailable
+from bus.viewstore import Fenced, OwnedViews, ViewStore, ViewStoreUnavailable
 from projector.keeper import Keeper
 from projector.readiness import Readiness
 
@@ -59,6 +59,7 @@ class Projector:
     ) -> None:
         self._log = log
         self._views = views
+        self._owner = views if isinstance(views, OwnedViews) else None
         self._memberships = memberships
         self._clock = clock
         self._randomness = randomness
@@ -128,8 +129,12 @@ class Projector:
         reader = await self._log.follow(subjects.folded_by(everything), after=after)
         logger.info("projector folds", partitions=len(owned), after=after, last=bounds.last_sequence)
         try:
+            if self._owner is not None:
+                self._owner.own(owned, bounds.partitions)
             await self._follow(membership, owned, bounds.partitions, reader)
         finally:
+            if self._owner is not None:
+                self._owner.own((), bounds.partitions)
             await reader.close()
 
     def _owned(self, membership: Membership, partitions: int) -> tuple[int, ...]:
@@ -178,7 +183,8 @@ class Projector:
         self._folded_at = last.time
         self._caught_up = self._caught_up or last.sequence >= self._target
         self._metrics.count("projector_records", len(records))
-        self._metrics.observe("projector_lag_seconds", max(0, self._clock.now() - last.time) / SECOND)
+        if self._caught_up:
+            self._metrics.observe("projector_lag_seconds", max(0, self._clock.now() - last.time) / SECOND)
 
     def _keepers_of(self, record: Record) -> Iterable[Keeper]:
         number = record.subject.split(".", 2)[1]
@@ -191,8 +197,10 @@ class Projector:
         changed = [keeper for keeper in keepers if keeper.dirty]
         if not changed:
             return
-        for keeper in changed:
-            self._readiness.look(keeper)
+        if self._caught_up:
+            # What is folded again after a restart is history, and was counted when it happened.
+            for keeper in changed:
+                self._readiness.look(keeper)
         if len(changed) == 1:
             await changed[0].commit(self._views)
         else:

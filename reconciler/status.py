@@ -45,7 +45,8 @@ def show(plan: Plan, object: SandboxObject, pods: Pods, problem: Problem | None)
     stale_status = not same(status, object.status)
     if (endpoints == written and not stale_status) or not plan.free(SANDBOX, plan.view.name):
         return
-    if not (awaited(object.status, status) or addresses_changed(written, endpoints)) and _in_between(plan):
+    waited_for = awaited(object.status, status) or addresses_changed(written, endpoints) or _as_wanted(object, status)
+    if not waited_for and _in_between(plan):
         return
     if plan.refused(SANDBOX):
         return
@@ -159,6 +160,11 @@ def awaited(stored: SandboxStatus, desired: SandboxStatus) -> bool:
         return True
     before, after = _failure(stored), _failure(desired)
     return (before and before[0]) != (after and after[0])
+
+
+def _as_wanted(object: SandboxObject, desired: SandboxStatus) -> bool:
+    """Whether nothing is on its way any more: the end of a scale-in, and an edit that needs nothing but to be acknowledged."""
+    return desired.phase == SUCCEED and desired.replicas == desired.ready == object.replicas
 
 
 def _failure(status: SandboxStatus) -> tuple[str, str] | None:

@@ -87,6 +87,23 @@ def test_sta_09_a_ready_pod_is_counted_before_the_phase_is_made() -> None:
     assert made.conditions == (replace(READY, last_transition_time="2026-01-01T00:00:00Z"),)
 
 
+def test_an_edit_that_needs_nothing_is_acknowledged_at_once() -> None:
+    """N-29: a renewal of a running sandbox; nothing is on its way, so there is nothing to wait for."""
+    world = World(running(1))
+    world.edit(expire_time=NOW + 3600 * SECOND)
+    made = written(decide(world.view))
+    assert (made.observed_generation, made.ready) == (2, 1)
+
+
+def test_b105_the_end_of_a_scale_in_is_shown_at_once() -> None:
+    """Right counts with the generation that they belong to: no client sees the new generation beside the old counts for long."""
+    before = running(2)
+    assert before.object is not None
+    fewer = replace(before.object, replicas=1, generation=2, version=(1, 200))
+    made = written(decide(replace(before, object=fewer, pods=pods(ready_pod(0)), unshown_since=NOW, unshown_last=NOW)))
+    assert (made.observed_generation, made.replicas, made.ready) == (2, 1, 1)
+
+
 def test_create_to_ready_is_three_writes_endpoints_before_succeed() -> None:
     """DESIGN §6: the least; and §8.4. A pod that starts within the delay shows no in-between state."""
     world = World(view(sandbox(), unshown_since=NOW))
