@@ -26,12 +26,13 @@ logger = structlog.get_logger(__name__)
 REFRESH: Final = 60.0
 """Seconds after which credentials that may age are read again (token files, OIDC and GCP providers)."""
 REFRESH_AT_MOST_EVERY: Final = 5.0
+KUBECONFIG: Final = "~/.kube/config"
 EARLY: Final = timedelta(minutes=1)
 """How long before its end an exec plugin's credential is asked for anew."""
 
 
 class CannotConfigure(Exception):
-    """No usable configuration; the text says what was tried and what to do."""
+    """No usable configuration; the text says what was tried and why it does not serve. How to name another is the command line's to say."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -134,15 +135,14 @@ class Credentials:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 path = self._source.kubeconfig
+                _check_file(path or os.environ.get("KUBECONFIG") or KUBECONFIG)
                 self._loader = await load_kube_config(
                     config_file=str(path) if path else None,
                     context=self._source.context,
                     client_configuration=configuration,
                 )
         except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-            raise CannotConfigure(
-                f"{self._described()}: {error}; name another with --kubeconfig and --context"
-            ) from error
+            raise CannotConfigure(f"{self._described()}: {error}") from error
         self._configuration = configuration
         self._loaded_at = asyncio.get_running_loop().time()
         connection = _connection(configuration)
@@ -166,7 +166,33 @@ class Credentials:
         if self._source.is_in_cluster:
             return "the pod's service account"
         context = f" (context {self._source.context})" if self._source.context else ""
-        return f"kubeconfig {self._source.kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}{context}"
+        return f"kubeconfig {self._source.kubeconfig or os.environ.get('KUBECONFIG') or KUBECONFIG}{context}"
+
+
+def _check_file(given: Path | str) -> None:
+    """What kubernetes_asyncio says badly or not at all. Of a list of files, those that are missing are passed over, as kubectl does.
+
+    Raises OSError or ConfigException.
+    """
+    files = [Path(part).expanduser() for part in str(given).split(os.pathsep) if part]
+    present = [file for file in files if len(files) == 1 or file.exists()]
+    if not present:
+        raise ConfigException("no such file")
+    for file in present:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigException((error.strerror or str(error)).lower()) from error
+        except UnicodeDecodeError as error:
+            raise ConfigException(f"{file.name} is no kubeconfig: not text") from error
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" (line {mark.line + 1})" if mark is not None else ""
+            raise ConfigException(f"{file.name} is no kubeconfig: not YAML{where}") from error
+        if not isinstance(found, dict):
+            raise ConfigException(f"{file.name} is no kubeconfig: not a YAML mapping with clusters, users and contexts")
 
 
 def _connection(configuration: Any) -> tuple[object, ...]:

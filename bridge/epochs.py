@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from bridge.cluster import ClusterClient, Unreachable
+from bridge.presence import Alone, Presence, Rival, short
 from bus import messages, scopes, subjects
 from bus.log import Log, LogUnavailable, Record, WrongLastSequence
 from bus.messages import Epoch, Gone, Listed, NotUnderstood, Seen
@@ -22,8 +23,26 @@ from bus.version import CODE_VERSION
 logger = structlog.get_logger(__name__)
 
 IDENTITY: Final = "/api/v1/namespaces/kube-system"
+IDENTITY_TIMEOUT: Final = 10.0
 IDENTITY_AGE: Final = 30.0
 """Seconds for which the uid of kube-system is not read again: the scopes of a bridge list at about the same time."""
+
+RAISES_AT_ONCE: Final = 2
+RAISE_APART: Final = 20.0
+"""Seconds for which a process owes one raise of the epoch: every raise makes every bridge list everything anew."""
+YIELD_FIRST: Final = 30.0
+YIELD_LONGEST: Final = 480.0
+"""Seconds that a bridge waits before it looks again whether another cluster still holds its name; doubled each time."""
+YIELD_LAST: Final = 20.0
+"""Seconds after which the name must be free a second time: more than the TTL of a member that may only have missed its heartbeat."""
+
+
+class Held(Exception):
+    """The cluster's epoch must not be raised now: nothing may be listed for `wait` seconds."""
+
+    def __init__(self, wait: float, reason: str) -> None:
+        super().__init__(reason)
+        self.wait = wait
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -37,10 +56,23 @@ class Epochs:
     """One cluster's epoch as this process knows it. `on_change` is called when it is another one than before."""
 
     def __init__(
-        self, cluster: str, client: ClusterClient, log: Log, metrics: Metrics, on_change: Callable[[], None]
+        self,
+        cluster: str,
+        client: ClusterClient,
+        log: Log,
+        metrics: Metrics,
+        on_change: Callable[[], None],
+        presence: Presence | None = None,
     ) -> None:
         self.current = 0
         """0: not read yet."""
+        self.held = ""
+        """Why nothing is listed, '' if the name is ours."""
+        self._presence = presence or Alone()
+        self._look_at = float("-inf")
+        self._yields = 0
+        self._raises_owed = float("-inf")
+        """When all raises of this process are paid for."""
         self._cluster = cluster
         self._client = client
         self._log = log
@@ -69,17 +101,24 @@ class Epochs:
     async def read(self) -> int:
         """The epoch as the log has it now, made if there is none, raised if the cluster is another one. To be called before each list.
 
-        Raises LogUnavailable, and NotUnderstood if a newer version wrote it.
+        Raises LogUnavailable, NotUnderstood if a newer version wrote it, and Held while a live bridge of another cluster has the name.
         """
         async with self._lock:
             await self._follow()
             uid = await self._identity()
+            if uid:
+                # Told before anything is written: who finds our epoch in the log finds us among the members.
+                await self._presence.tell(uid)
+            if uid == self._recorded_uid:
+                self._resume()
             if not self._named:
                 # Lost or trimmed, or this is the first bridge. A lower epoch than was used before would count for nothing.
                 known = max([1, self.current, *(epoch for _, epoch, _ in await self._last_told())])
                 await self._write(known, uid, "the log named none")
             elif uid and self._recorded_uid and uid != self._recorded_uid:
-                await self._write(self.current + 1, uid, "the namespace kube-system is another one: another cluster")
+                await self._give_way(uid)
+                await self._raise(uid, "the namespace kube-system is another one: another cluster")
+                self._resume()
             elif uid and not self._recorded_uid:
                 await self._write(self.current, uid, "the cluster could be identified")
             if self.current == 0:
@@ -98,8 +137,39 @@ class Epochs:
                 self.note(kind, epoch, resource_version)
                 return True
             reason = f"a list of {kind} is at {resource_version}, and {highest_before} was seen before (restored etcd?)"
-            await self._write(self.current + 1, self._uid or self._recorded_uid, reason)
+            await self._raise(self._uid or self._recorded_uid, reason)
             return False
+
+    async def _give_way(self, uid: str) -> None:
+        """Raises Held while the cluster that the log names has a live bridge. The log settles who was first: it is written by compare-and-set."""
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at:
+            raise Held(self._look_at - now, self.held)
+        rivals = [rival for rival in await self._presence.rivals(uid) if rival.uid == self._recorded_uid]
+        if rivals:
+            wait = min(YIELD_LONGEST, YIELD_FIRST * 2**self._yields)
+            self._yields += 1
+            self.held = taken(self._cluster, rivals[0], uid)
+            logger.error("another cluster holds our name, waiting", cluster=self._cluster, why=self.held, wait=wait)
+            self._metrics.count("watch_name_held", cluster=self._cluster)
+        elif self._yields:
+            wait, self._yields = YIELD_LAST, 0
+        else:
+            return
+        self._look_at = now + wait
+        raise Held(wait, self.held)
+
+    def _resume(self) -> None:
+        self.held, self._yields, self._look_at = "", 0, float("-inf")
+
+    async def _raise(self, uid: str, reason: str) -> None:
+        """Whatever happens, never more than a few times a minute."""
+        now = asyncio.get_running_loop().time()
+        owed = max(now, self._raises_owed) + RAISE_APART
+        if (wait := owed - now - RAISES_AT_ONCE * RAISE_APART) > 0:
+            raise Held(wait, f"the epoch was raised too often just now; this time it would be because {reason}")
+        self._raises_owed = owed
+        await self._write(self.current + 1, uid, reason)
 
     async def _follow(self) -> None:
         """Take over what the log says. The log wins: all bridges of the cluster must agree, and after its loss it starts anew."""
@@ -166,7 +236,7 @@ class Epochs:
         if now < self._uid_at + IDENTITY_AGE:
             return self._uid
         try:
-            response = await self._client.request("GET", IDENTITY, timeout=10.0)
+            response = await self._client.request("GET", IDENTITY, timeout=IDENTITY_TIMEOUT)
         except Unreachable:
             return self._uid
         if response.status != 200:
@@ -183,6 +253,23 @@ class Epochs:
             return self._uid
         self._uid_at = now
         return self._uid
+
+
+async def identity(client: ClusterClient, timeout: float = IDENTITY_TIMEOUT) -> str:
+    """uid of the namespace kube-system; '' where it cannot be read now."""
+    try:
+        response = await client.request("GET", IDENTITY, timeout=timeout)
+        return msgspec.json.decode(response.body, type=_Identity).metadata.uid if response.status == 200 else ""
+    except (Unreachable, msgspec.MsgspecError):
+        return ""
+
+
+def taken(cluster: str, rival: Rival, uid: str) -> str:
+    """What to say when two clusters have one name."""
+    return (
+        f"the cluster name {cluster} is held by the live bridge {rival.name} for another cluster (kube-system {short(rival.uid)}, "
+        f"ours is {short(uid)}): give each cluster a name of its own with --cluster NAME"
+    )
 
 
 def _epoch_of(record: Record) -> Epoch | None:

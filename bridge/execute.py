@@ -181,6 +181,11 @@ class Executor:
         except NotUnderstood as error:
             await self._not_understood(delivery, str(error))
             return
+        if delivery.delivered > 1 and await self._outcomes.is_told(record):
+            # Whoever did it died, or slept, before its ack: the world has gone on since, and nothing is done twice.
+            log.info("told before", subject=record.subject, sequence=record.sequence)
+            await delivery.ack()
+            return
         # Events are best effort, as everywhere in Kubernetes: a kill may cost those that still wait, and no ack waits for them.
         results = await self._performer.perform(
             self._limited(command), subject.namespace, self._events.submit, repeated=delivery.delivered > 1

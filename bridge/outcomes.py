@@ -10,7 +10,19 @@ import structlog
 
 from bus.clock import Randomness
 from bus.log import Log, LogUnavailable, MessageTooLarge, Record
-from bus.messages import SCHEMA, SCHEMA_HEADER, UNKNOWN, Body, Dead, Outcome, Result, encode, headers
+from bus.messages import (
+    SCHEMA,
+    SCHEMA_HEADER,
+    UNKNOWN,
+    Body,
+    Dead,
+    NotUnderstood,
+    Outcome,
+    Result,
+    decode,
+    encode,
+    headers,
+)
 from bus.subjects import DEAD, OUTCOME, Subject, of_aggregate, parse
 from bus.version import CODE_VERSION
 
@@ -47,6 +59,15 @@ def unreadable(data: bytes, record_headers: Mapping[str, str]) -> Unreadable:
     return Unreadable(ids or (), newer)
 
 
+def _tells_of(record: Record) -> int:
+    """The command's sequence; 0 if it cannot be read."""
+    try:
+        told: Outcome = decode(record.data, record.headers, Outcome)
+    except NotUnderstood:
+        return 0
+    return told.command
+
+
 class Outcomes:
     """Appends outcomes and dead letters for the commands of one cluster.
 
@@ -59,6 +80,17 @@ class Outcomes:
         self._randomness = randomness
         self._by = by
         self._patience = patience
+
+    async def is_told(self, record: Record) -> bool:
+        """Whether the log holds an outcome of this command. Raises LogUnavailable, ValueError."""
+        subject = parse(record.subject)
+        assert subject.partition is not None
+        place = of_aggregate(OUTCOME, subject.partition, subject.aggregate)
+        last = await self._log.last(place)
+        if last is None or last.sequence < record.sequence:
+            return False
+        later = await self._log.read([place], after=record.sequence)
+        return any(_tells_of(each) == record.sequence for each in later)
 
     async def outcome(self, record: Record, delivered: int, results: tuple[Result, ...]) -> None:
         """Exactly one outcome of one delivery: a retried append lands once, a repeated delivery's outcome lands again.

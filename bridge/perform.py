@@ -15,7 +15,7 @@ from bridge.perform_objects import ObjectPerformer
 from bridge.perform_pods import PodPerformer
 from bridge.perform_templates import TemplatePerformer
 from bridge.recent import Recent
-from bridge.results import Context, time_over
+from bridge.results import STANDS, Context, time_over
 from bridge.sandboxes import Sandboxes
 from bus.clock import Clock
 from bus.messages import ACCEPTED, DONE, EXPIRED, SKIPPED, UNKNOWN, Command, Result
@@ -76,7 +76,8 @@ class Performer:
             result = Result(op.id, SKIPPED) if broken else await self._one(_moved(op, produced), context, accept)
             results.append(result)
             broken = broken or result.result not in _GOES_ON
-            if result.result == DONE and result.resource_version:
+            # What only stands gives no precondition: others may have written since, and the next op was decided before that.
+            if result.result == DONE and result.resource_version and result.reason != STANDS:
                 produced[result.uid] = result.resource_version
         return tuple(results)
 

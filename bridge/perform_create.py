@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.api_errors import classify
 from bridge.calls import Answer, Call, Calls, TimeOver, create_settled
-from bridge.jobbuild import CommitSettings, build_job
+from bridge.jobbuild import UNPAUSE, CommitSettings, build_job
 from bridge.lanes import Priority
 from bridge.results import (
     DELETING,
@@ -80,14 +80,25 @@ class CreatePerformer:
             raise _NotAsAssumed(conflict(op, live.uid, version_of(live.resource_version), DELETING))
 
     async def create_job(self, op: CreateJob, context: Context) -> Result:
+        """What this command wrote before tells that the snapshot is there; repeated, or tried again, it is looked at live."""
+
         async def check() -> None:
-            return
+            answer = await self._read(SANDBOX_SNAPSHOT, op.snapshot.name, context)
+            kind = classify(answer.status)
+            if kind != DONE:
+                raise _NotAsAssumed(refused(op, op.snapshot.uid, answer))
+            _check_snapshot(op, metadata_of(answer.body))
 
         try:
             job = build_job(op, context.namespace, self._settings)
         except ValueError:
             return Result(op.id, UNKNOWN, uid=op.snapshot.uid)
-        return await self._create(op, JOB, job, context, check)
+        try:
+            if context.repeated:
+                await check()
+            return await self._create(op, JOB, job, context, check)
+        except _NotAsAssumed as changed:
+            return changed.result
 
     async def _create(self, op: Create, kind: Kind, body: dict[str, Any], context: Context, check: Check) -> Result:
         call = Call("POST", kind, context.namespace, body=_encoder.encode(body))
@@ -122,6 +133,16 @@ class CreatePerformer:
 
     async def _read(self, kind: Kind, name: str, context: Context) -> Answer:
         return await self._calls.make(Call("GET", kind, context.namespace, name), Priority.CREATE, context.expires)
+
+
+def _check_snapshot(op: CreateJob, live: ObjectMeta | None) -> None:
+    """A snapshot that is being deleted is committed no more; its source may still have to be unpaused (B56)."""
+    if live is None:
+        raise _NotAsAssumed(conflict(op, op.snapshot.uid, 0, "Unreadable"))
+    if live.uid != op.snapshot.uid:
+        raise _NotAsAssumed(Result(op.id, MISSING, uid=op.snapshot.uid, code=409, reason=REPLACED))
+    if live.deletion_timestamp is not None and op.action != UNPAUSE:
+        raise _NotAsAssumed(conflict(op, live.uid, version_of(live.resource_version), DELETING))
 
 
 def build_snapshot(op: CreateSnapshot, namespace: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from bridge.results import (
     DELETING,
     GONE,
     REPLACED,
+    STANDS,
     Context,
     conflict,
     done,
@@ -105,15 +106,18 @@ class ObjectPerformer:
                 return done(op, op.target.uid, stored.resource_version + _went_with_it(op, answer.body))
             case "conflict":
                 try:
-                    return await self._after_conflict(op, context, has, own=answer.unclear or context.repeated)
+                    return await self._after_conflict(op, context, has, unclear=answer.unclear)
                 except TimeOver:
                     if answer.unclear:
                         raise TimeOver(unclear=True) from None
                     return conflict(op, op.target.uid, 0)
         return refused(op, op.target.uid, answer, secrets)
 
-    async def _after_conflict(self, op: Patch, context: Context, has: Has, *, own: bool) -> Result:
-        """What the live object says of a conflict. `own`: an earlier try of ours may have caused it, and then the wish is fulfilled."""
+    async def _after_conflict(self, op: Patch, context: Context, has: Has, *, unclear: bool) -> Result:
+        """What the live object says of a conflict. An earlier try of ours may have caused it, and then the wish is fulfilled.
+
+        `unclear`: a try of this very call; else one of an earlier delivery, after which anything may have happened (STANDS).
+        """
         answer = await self._read(op, context, Priority.READY)
         live = metadata_of(answer.body) if classify(answer.status) == DONE else None
         if classify(answer.status) == MISSING:
@@ -123,8 +127,8 @@ class ObjectPerformer:
         if live.uid != op.target.uid:
             return Result(op.id, MISSING, uid=op.target.uid, code=409, reason=REPLACED)
         at = version_of(live.resource_version)
-        if own and has(live, answer.body):
-            return done(op, live.uid, at)
+        if (unclear or context.repeated) and has(live, answer.body):
+            return done(op, live.uid, at, "" if unclear else STANDS)
         return conflict(op, live.uid, at)
 
     async def delete_expired(self, op: DeleteExpired, context: Context) -> Result:

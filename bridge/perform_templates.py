@@ -12,7 +12,7 @@ from bridge.calls import Answer, Call, Calls
 from bridge.lanes import Priority
 from bridge.perform_objects import ObjectPerformer
 from bridge.recent import Recent
-from bridge.results import REPLACED, Context, conflict, done, metadata_of, refused, version_of
+from bridge.results import REPLACED, STANDS, Context, conflict, done, metadata_of, refused, version_of
 from bridge.templates import INVALID_TEMPLATE, CannotRewrite, detach_patch, rewrite_patch
 from bus.messages import DONE, FAILED, MISSING, Result
 from bus.ops import DetachFromPool, RewriteTemplate
@@ -59,7 +59,7 @@ class TemplatePerformer:
         at = version_of(live.resource_version)
         if at != op.resource_version:
             # Another delivery of this command may have done it already.
-            return done(op, live.uid, at) if context.repeated and not wanted else conflict(op, live.uid, at)
+            return done(op, live.uid, at, STANDS) if context.repeated and not wanted else conflict(op, live.uid, at)
         if not wanted:
             return done(op, live.uid, at)
         hidden = (*secrets, *_secrets_of_template(body))

@@ -16,6 +16,8 @@ GONE = "Gone"
 DELETING = "Deleting"
 REPLACED = "Replaced"
 """Another object of that name is there."""
+STANDS = "Stands"
+"""A repeated command found its wish fulfilled: by an earlier delivery, nobody knows at which version."""
 
 
 class Context(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from bridge.cluster import Unreachable, WatchRefused, path_of
+from bridge.epochs import Held
 from bridge.listing import Collected, Page, Refused, pages
 from bridge.observe import HEADROOM, Meta, NotAnObject, meta_of
 from bridge.tell import Teller
@@ -130,6 +131,10 @@ class ScopeWatch:
                 await self._parts.outlet.usable()
             except _Stale:
                 self.ask("another epoch")
+            except Held as held:
+                self._state, self._error = "held", str(held)
+                self.ask(self._reason)
+                await asyncio.sleep(held.wait)
             except (Refused, Unreachable, NotUnderstood) as error:
                 self._failed("list", error)
                 self.ask(self._reason)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
 from bridge.cluster import ClusterClient
-from bridge.epochs import Epochs
+from bridge.epochs import Epochs, Held
 from bridge.observe import Observer
 from bridge.outlet import Commit, Outlet
+from bridge.presence import Presence
 from bridge.recent import Recent
 from bridge.redact import Redactor
 from bridge.scope_watch import ScopeWatch
@@ -34,6 +36,7 @@ class Watcher:
     """`run` until cancelled; then what was added is flushed within the appender's bound.
 
     `ready` is set once every scope has been listed whole. `recent`: BatchSandboxes whole, for an executor in the same process.
+    `presence`: which other clusters are watched under this name.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Watcher:
         metrics: Metrics,
         settings: WatchSettings,
         recent: Recent | None = None,
+        presence: Presence | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self._cluster = subjects.check_cluster(cluster)
@@ -64,7 +68,7 @@ class Watcher:
             snapshot=self._snapshot,
             on_restored=lambda: self._restart("the log was lost", fresh=False),
         )
-        self._epochs = Epochs(cluster, client, log, metrics, on_change=self._another_epoch)
+        self._epochs = Epochs(cluster, client, log, metrics, on_change=self._another_epoch, presence=presence)
         parts = Parts(
             cluster=cluster,
             client=client,
@@ -97,6 +101,11 @@ class Watcher:
             for watch in self._watches:
                 await watch.close()
             await self._outlet.close()
+
+    @property
+    def held(self) -> str:
+        """Why nothing is listed although the API server answers: another cluster has our name. '' if it is ours."""
+        return self._epochs.held
 
     def status(self) -> list[ScopeStatus]:
         return [watch.status() for watch in self._watches]
@@ -169,7 +178,9 @@ class Watcher:
         self._clock.observe(record.time)
         subject = subjects.parse(record.subject)
         if subject.message == subjects.EPOCH:
-            await self._epochs.read()
+            # What the log says is taken over even if the lists must wait.
+            with contextlib.suppress(Held):
+                await self._epochs.read()
             return
         wanted = [w for w in self._watches if w.scope.word == subject.kind] or self._watches
         for watch in wanted:

@@ -9,6 +9,7 @@ import msgspec
 from bus import names, resources
 from bus.messages import Seen
 from bus.names import parse_pod_index
+from bus.resources import SANDBOX_SNAPSHOT
 from bus.times import parse_time
 from bus.views import Job, Pod, PoolObject, SandboxObject, Snapshot
 
@@ -194,6 +195,7 @@ def snapshot_slot(seen: Seen) -> Snapshot:
 def job_slot(seen: Seen) -> Job:
     read = _job.decode(seen.object)
     failed = next((c for c in read.status.conditions or () if c.type == "Failed" and c.status == "True"), None)
+    owner = read.metadata.controller(SANDBOX_SNAPSHOT.name)
     return Job(
         version=(seen.epoch, seen.resource_version),
         uid=read.metadata.uid,
@@ -201,6 +203,7 @@ def job_slot(seen: Seen) -> Job:
         succeeded=read.status.succeeded,
         failed=read.status.failed,
         failure=(failed.message or failed.reason or "Failed") if failed else "",
+        owner=owner.uid if owner is not None else "",
     )
 
 

@@ -26,11 +26,14 @@ from bridge.watch_parts import WatchSettings
 from bus.clock import Clock
 from bus.metrics import Metrics
 from bus.times import SECOND
+from bus.viewstore_shared import SharedViewStore
 from projector.service import Projector, ProjectorSettings
 from reconciler.service import Reconciler
 from reconciler.settings import Settings as DecideSettings
 from sandlog.adapter import Adapted
+from sandlog.cluster_name import ClusterPresence
 from sandlog.exits import NO_API_SERVER, Stop
+from sandlog.fitting import by_text
 from sandlog.run_options import RunSettings
 from sandlog.runtime import Role, Supervisor
 from sandlog.transport import Transport
@@ -194,6 +197,7 @@ def _bridge(parts: Parts) -> Role:
         namespaces=flags.namespaces,
         relist_interval=flags.relist_interval,
     )
+    presence = ClusterPresence(parts.transport.memberships, cluster.name, parts.member)
     watcher = Watcher(
         cluster.name,
         cluster.client,
@@ -203,15 +207,18 @@ def _bridge(parts: Parts) -> Role:
         parts.metrics,
         settings,
         cluster.recent,
+        presence,
     )
-    announce = (parts.transport.memberships, f"bridge.{cluster.name}", parts.member)
-    return Adapted(watcher, drains=False, status=lambda: watch_status(watcher), announce=announce)
+    return Adapted(watcher, drains=False, status=lambda: watch_status(watcher), presence=presence)
 
 
 def watch_status(watcher: Watcher) -> dict[str, object]:
-    """Ready once every kind was listed; else which were not, and what the API server said."""
+    """Ready once every kind was listed; else which were not, and what the API server said, or that another cluster has the name."""
     scopes = watcher.status()
-    lacking = [f"{s.scope} {s.namespace}".strip() + f": {s.error or s.state}" for s in scopes if s.list_age is None]
+    if watcher.held:
+        return {"ready": False, "why": watcher.held, "scopes": scopes}
+    unlisted = [scope for scope in scopes if scope.list_age is None]
+    lacking = by_text((f"{s.scope} {s.namespace}".strip(), s.error or s.state) for s in unlisted)
     return {"ready": watcher.ready.is_set(), "why": "; ".join(lacking) or "listing", "scopes": scopes}
 
 
@@ -230,7 +237,10 @@ MAKERS: Final[dict[str, Callable[[Parts], Role]]] = {
 
 
 def add(supervisor: Supervisor, names: tuple[str, ...], parts: Parts) -> None:
-    """Roles to be made anew for every start."""
+    """Roles to be made anew for every start. Where views are both committed and watched here, they take the short way."""
+    if {"projector", "reconciler"} <= set(names):
+        shared = SharedViewStore(parts.transport.views)
+        parts = msgspec.structs.replace(parts, transport=msgspec.structs.replace(parts.transport, views=shared))
     for name in names:
         supervisor.add(name, partial(MAKERS[name], parts))
 

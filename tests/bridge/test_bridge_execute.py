@@ -29,10 +29,12 @@ from bridge.outcomes import unreadable
 from bridge.perform import Performer
 from bus import names
 from bus.log import LogUnavailable
+from bus.memory import never
 from bus.messages import (
     ACCEPTED,
     CAUSE_HEADER,
     CODE_HEADER,
+    CONFLICT,
     DONE,
     FAILED,
     SCHEMA_HEADER,
@@ -43,7 +45,7 @@ from bus.messages import (
     encode,
     headers,
 )
-from bus.ops import DeleteExpired, PatchMetadata, PatchSandboxStatus, RecordEvent, Target
+from bus.ops import DeleteExpired, Op, PatchMetadata, PatchSandboxStatus, RecordEvent, Target
 from bus.resources import SandboxStatus
 from bus.subjects import parse
 from bus.version import CODE_VERSION
@@ -85,35 +87,79 @@ def test_one_outcome_of_one_command_then_it_is_acked() -> None:
     run_virtually(scenario)
 
 
-def test_a_kill_between_the_outcome_and_the_ack_repeats_harmlessly() -> None:
-    """DESIGN §7: a crash between leads to redelivery, which the preconditions absorb. The outcome stands twice."""
+async def killed_at(world: World, kind: str, message: str, *ops: Op) -> None:
+    """Let an executor take the command, kill it at that step of its outcome, and give the world another."""
+    doomed = asyncio.create_task(world.executor.run())
+
+    async def die(step: str, detail: str) -> None:
+        if step == kind and message in detail:
+            world.log.kill()
+            await never()
+
+    world.log._on_step = die
+    await world.command(*ops)
+    await until(lambda: world.log.killed)
+    doomed.cancel()
+    world.log = type(world.log)(world.stream)
+    world.executor = world.another()
+
+
+def test_a_kill_before_the_outcome_repeats_harmlessly() -> None:
+    """DESIGN §7: a crash between leads to redelivery, which the preconditions absorb."""
 
     async def scenario() -> None:
         world = World()
         sandbox = world.sandbox()
         at = version(sandbox)
-        doomed = asyncio.create_task(world.executor.run())
-
-        async def die(kind: str, detail: str) -> None:
-            if kind == "append.after" and ".out." in detail:
-                world.log.kill()
-
-        world.log._on_step = die
-        await world.command(
-            create_pods(sandbox, 0, id="1"),
+        said = SandboxStatus(observed_generation=1, phase="Succeed")
+        patches = (
             PatchMetadata("2", target(sandbox), at, {"x": "y"}),
-            PatchSandboxStatus("3", target(sandbox), at, SandboxStatus(observed_generation=1, phase="Succeed")),
+            PatchSandboxStatus("3", target(sandbox), at, said),
         )
-        await until(lambda: world.log.killed)
-        world.log = type(world.log)(world.stream)
-        world.executor = world.another()
+        await killed_at(world, "append.before", ".out.", create_pods(sandbox, 0, id="1"), *patches)
         async with world:
-            first, second = await world.outcomes(2)
-            assert [result.result for result in first.results] == [DONE, DONE, DONE]
+            (outcome,) = await world.outcomes(1)
             # The conflict of the repeated patch is our own first try: the wish stands.
-            assert [result.result for result in second.results] == [DONE, DONE, DONE]
+            assert [result.result for result in outcome.results] == [DONE, DONE, DONE]
             assert len(world.items(PODS)) == 1
-        doomed.cancel()
+
+    run_virtually(scenario)
+
+
+def test_a_kill_between_the_outcome_and_the_ack_repeats_nothing() -> None:
+    """The outcome was folded, and the world went on: what comes again is only acked (the explorer saw a pod made for a paused sandbox)."""
+
+    async def scenario() -> None:
+        world = World(ExecuteSettings(by="test", ack_wait=3))
+        sandbox = world.sandbox()
+        await killed_at(world, "append.after", ".out.", create_pods(sandbox, 0))
+        await until(lambda: world.items(PODS) != [])
+        world.direct.request("DELETE", f"{PODS}/a-0", {"gracePeriodSeconds": 0})
+        async with world:
+            await until(lambda: not any(durable.pending for durable in world.stream.durables.values()))
+            await asyncio.sleep(100)
+            assert len(await world.records("out")) == 1
+            assert world.items(PODS) == []
+
+    run_virtually(scenario)
+
+
+def test_a_repeated_chain_does_not_write_over_what_came_after_it() -> None:
+    """What only stands gives no precondition (the explorer saw `Resuming` written over `Succeed`)."""
+
+    async def scenario() -> None:
+        world = World()
+        sandbox = world.sandbox()
+        at = version(sandbox)
+        resuming = PatchSandboxStatus("2", target(sandbox), at, SandboxStatus(observed_generation=1, phase="Resuming"))
+        await killed_at(world, "append.before", ".out.", PatchMetadata("1", target(sandbox), at, {"x": "y"}), resuming)
+        world.change(f"{SANDBOXES}/a/status", {"status": {"phase": "Succeed"}})
+        async with world:
+            (outcome,) = await world.outcomes(1)
+            assert [result.result for result in outcome.results] == [DONE, CONFLICT]
+            found = world.get(f"{SANDBOXES}/a")
+            assert found is not None
+            assert found["status"]["phase"] == "Succeed"
 
     run_virtually(scenario)
 

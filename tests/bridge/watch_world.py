@@ -186,6 +186,7 @@ class World:
         cluster: FakeCluster | None = None,
         stream: MemoryStream | None = None,
         on_step: Any = None,
+        presence: Any = None,
         **settings: Any,
     ) -> None:
         self.cluster = cluster or FakeCluster()
@@ -202,6 +203,7 @@ class World:
             self.metrics,
             WatchSettings(digest_key=KEY, **settings),
             self.recent,
+            presence,
         )
         self._task: asyncio.Task[None] | None = None
 
