@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
+from urllib.parse import urlsplit
 
 import msgspec
 import nats
@@ -56,6 +57,10 @@ class CannotConnect(Exception):
     """NATS could not be reached or refused us; the text says where, why, and what to look at."""
 
 
+class Misconfigured(CannotConnect):
+    """What was given cannot be used at all, whatever the server says: a URL that is none, a file that cannot be read."""
+
+
 class Unreachable(Exception):
     """A request got no reply: not connected, connection lost, timed out, or nobody there (`no_responders`)."""
 
@@ -75,6 +80,61 @@ class ApiError(Exception):
         super().__init__(f"{what}: {self.description} ({self.error_code})")
 
 
+SCHEMES = ("nats", "tls", "ws", "wss")
+NO_PORT = "host and port cannot be read from it (a port is a number from 1 to 65535)"
+
+
+def _servers(settings: ConnectionSettings) -> list[str]:
+    """The URLs, one by one. Raises Misconfigured: nats-py takes what is none for a server that cannot be reached."""
+    urls = [url.strip() for url in settings.url.split(",") if url.strip()]
+    for url in urls:
+        # Where it breaks may lie in a password: of a URL with one, only what stands behind it is said.
+        shown = f"…@{settings.url.rpartition('@')[2]}" if "@" in settings.url else url
+        try:
+            parts = urlsplit(url if "://" in url else f"nats://{url}")
+            wrong = "it names no host" if not parts.hostname else ""
+            if parts.scheme not in SCHEMES:
+                wrong = f"it begins with none of {', '.join(SCHEMES)}"
+            if parts.port == 0:
+                wrong = NO_PORT
+        except ValueError:
+            wrong = NO_PORT
+        if wrong:
+            raise Misconfigured(f"{shown!r} is no URL of NATS: {wrong}; write it like nats://host:4222")
+    if not urls:
+        raise Misconfigured("no URL of NATS is given; write it like nats://host:4222")
+    return urls
+
+
+def check(settings: ConnectionSettings) -> None:
+    """Raises Misconfigured for what no server could mend: URLs that are none, and files that cannot be read."""
+    _servers(settings)
+    files = (
+        ("--creds", settings.credentials),
+        ("--nkey", settings.nkey),
+        ("--tlsca", settings.tls_ca),
+        ("--tlscert", settings.tls_certificate),
+        ("--tlskey", settings.tls_key),
+    )
+    for flag, file in files:
+        if file is None:
+            continue
+        try:
+            with file.open("rb"):
+                pass
+        except OSError as error:
+            raise Misconfigured(
+                f"cannot read {file}: {error.strerror or error}; name another file with {flag}"
+            ) from error
+    try:
+        _tls_context(settings)
+    except OSError as error:  # ssl.SSLError is one too
+        given = [f"{flag} {file}" for flag, file in files[2:] if file is not None]
+        raise Misconfigured(
+            f"{', '.join(given)} cannot be used for TLS: {error}; they must be PEM, and the key the certificate's"
+        ) from error
+
+
 def _tls_context(settings: ConnectionSettings) -> ssl.SSLContext | None:
     wanted = settings.tls_ca or settings.tls_certificate or settings.tls_first
     if not wanted and not any(u.strip().startswith(("tls://", "wss://")) for u in settings.url.split(",")):
@@ -87,7 +147,7 @@ def _tls_context(settings: ConnectionSettings) -> ssl.SSLContext | None:
 
 def _options(settings: ConnectionSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "servers": [url.strip() for url in settings.url.split(",") if url.strip()],
+        "servers": _servers(settings),
         "name": settings.name,
         "max_reconnect_attempts": -1,
         "reconnect_time_wait": 0.25,
@@ -138,7 +198,8 @@ class Connection:
 
     @classmethod
     async def open(cls, settings: ConnectionSettings) -> Self:
-        """Connect within `settings.connect_timeout`, or raise CannotConnect."""
+        """Connect within `settings.connect_timeout`, or raise CannotConnect (Misconfigured, before anything is tried)."""
+        check(settings)
         self = cls(settings)
         try:
             async with asyncio.timeout(settings.connect_timeout):
@@ -150,7 +211,8 @@ class Connection:
                     closed_cb=self._closed,
                 )
         except (TimeoutError, OSError, nats.errors.Error, ValueError) as error:
-            with contextlib.suppress(OSError, nats.errors.Error):
+            # A client that failed before it had a list of servers asserts that it was connected.
+            with contextlib.suppress(OSError, nats.errors.Error, AssertionError):
                 await self.nc.close()
             cause = self._last_error or self.nc.last_error or error
             raise CannotConnect(f"cannot connect to NATS at {settings.shown}: {cause}; {_advice(cause)}") from error

@@ -126,6 +126,8 @@ class Job(_Part, frozen=True):
     failed: int = 0
     failure: str = ""
     """message of condition Failed=True, or its reason; '' while it has not failed for good"""
+    owner: str = ""
+    """uid of the snapshot that it was made for"""
 
 
 class Reported(_Part, frozen=True):

@@ -119,13 +119,14 @@ def begin(plan: SnapshotPlan) -> None:
 def clear(plan: SnapshotPlan) -> None:
     """A Job of this name is there before we ordered one: of a snapshot that had the name before, so its success is not ours.
 
-    Unless the status says what it commits: then the stock controller had begun, and its Job goes on (N-34).
+    Unless it is this snapshot's own, seen before the status that went before it: it goes on. So does the stock controller's, where the
+    status says what it commits (N-34).
     """
-    if object_of(plan).status.containers:
-        begin(plan)
-        return
     name = job_name(plan.view.name, COMMIT)
     job = plan.view.jobs[name]
+    if object_of(plan).status.containers or job.owner == object_of(plan).uid:
+        begin(plan)
+        return
     if not job.deleting and not plan.refused(JOBS):
         plan.add(DeleteObject(plan.next_id(), Target(JOBS, name, job.uid)))
     plan.wait("delete a Job of before")

@@ -19,7 +19,7 @@ from reconciler.intent import RESUME_FAILED, Intent, finished, intent_of
 from reconciler.pausing import object_of, writable
 from reconciler.plan import PODS, Plan, sandbox_target
 from reconciler.pods import Pods, scale_out, survey, usable
-from reconciler.status import FAILED, NOTHING, desired_endpoints, desired_status, same
+from reconciler.status import FAILED, NOTHING, desired_endpoints, desired_status, edit_remembered, same
 from reconciler.transitions import PAUSED, RESUMING, annotate, empty_endpoints, moved, refusal, write, write_failure
 
 SNAPSHOT_NOT_FOUND: Final = "SnapshotNotFound"
@@ -62,6 +62,8 @@ def rest(plan: Plan) -> None:
     status = moved(plan, object, PAUSED, observed, cleared=cleared)
     empty_endpoints(plan, object)
     if not same(status, object.status):
+        if changed := edit_remembered(object, status):
+            annotate(plan, object, changed)
         write(plan, object, status)
     if plan.ops:
         plan.because("still paused")

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from bus.names import ENDPOINTS
+from bus.names import ENDPOINTS, FAILED_SPEC_DIGEST
 from bus.ops import PatchMetadata, PatchSandboxStatus
 from bus.resources import Condition, SandboxStatus
 from bus.times import format_time
@@ -51,15 +51,32 @@ def show(plan: Plan, object: SandboxObject, pods: Pods, problem: Problem | None)
     if plan.refused(SANDBOX):
         return
     target = sandbox_target(plan.view, object)
-    if endpoints != written:
-        plan.add(PatchMetadata(plan.next_id(), target, object.version[1], {ENDPOINTS: endpoints}))
+    changed: dict[str, str | None] = {} if endpoints == written else {ENDPOINTS: endpoints}
+    if changed:
         plan.because("endpoints")
+    changed |= edit_remembered(object, status)
+    if changed:
+        plan.add(PatchMetadata(plan.next_id(), target, object.version[1], changed))
     if stale_status:
         op = PatchSandboxStatus(plan.next_id(), target, object.version[1], status)
         plan.add(op)
         plan.because(f"status {status.phase} {status.ready}/{object.replicas}")
         if problem is not None and problem.create and _failure(status) != _failure(object.status):
             events.failed_create(plan, op, problem.message)
+
+
+def edit_remembered(object: SandboxObject, status: SandboxStatus) -> dict[str, str | None]:
+    """The annotation that goes with the acknowledgement of an edit while a pause's or resume's failure stands.
+
+    Else a later `null`, `true` that no watch showed apart would be taken for one more edit: the spec is no longer what it was at the
+    failure (DESIGN §6, Intent).
+    """
+    marked = object.annotations.get(FAILED_SPEC_DIGEST)
+    acknowledges = status.pause_observed_generation > object.status.pause_observed_generation
+    stands = any(each.type in FAILURES for each in status.conditions)
+    if marked is None or marked == object.spec or not object.spec or not acknowledges or not stands:
+        return {}
+    return {FAILED_SPEC_DIGEST: object.spec}
 
 
 _TOO_LARGE: Final = ("PodFailed", "ObjectTooLarge", "the object is too large to be observed whole; make it smaller")

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bus.membership import Membership, Memberships
+from sandlog.cluster_name import ClusterPresence
 
 
 class Adapted:
     """A role as the supervisor wants it.
 
     `drains`: its `run` returns by itself once `stop` was called, what is in flight finished. `status` None: the role's own. `announce`:
-    (memberships, group, name) for a role that joins no group by itself.
+    (memberships, group, name) for a role that joins no group by itself. `presence`: for one that tells the others which cluster is its.
     """
 
     def __init__(
@@ -25,11 +26,13 @@ class Adapted:
         drains: bool,
         status: Callable[[], Mapping[str, Any]] | None = None,
         announce: tuple[Memberships, str, str] | None = None,
+        presence: ClusterPresence | None = None,
     ) -> None:
         self._role = role
         self._drains = drains
         self._status = status
         self._announce = announce
+        self._presence = presence
         self._membership: Membership | None = None
         self._inner: asyncio.Task[None] | None = None
         self._stopping = False
@@ -39,6 +42,8 @@ class Adapted:
         if self._announce is not None:
             memberships, group, name = self._announce
             self._membership = await memberships.join(group, name)
+        if self._presence is not None:
+            await self._presence.join()
         if self._stopping:
             return
         self._inner = asyncio.ensure_future(self._role.run())
@@ -54,6 +59,8 @@ class Adapted:
         self._stopping = True
         if self._membership is not None:
             await self._membership.leave()
+        if self._presence is not None:
+            await self._presence.leave()
         stop = getattr(self._role, "stop", None)
         asked = stop() if stop is not None else None
         if inspect.isawaitable(asked):

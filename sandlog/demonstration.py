@@ -27,14 +27,14 @@ from bus.viewstore_nats import ViewStoreSettings
 from sandlog import logs, output, roles
 from sandlog.demo_course import Course, Summary
 from sandlog.demo_display import Display, choose
-from sandlog.exits import failed
+from sandlog.exits import Stop, failed
 from sandlog.failures import plain
 from sandlog.metrics import PrometheusMetrics
 from sandlog.options import Target
 from sandlog.pulse import answering
 from sandlog.run_options import RunSettings
 from sandlog.runtime import Supervisor
-from sandlog.transport import Transport, for_roles
+from sandlog.transport import Transport, for_roles, is_served
 from simcluster.client import HttpClient, WatchEnded
 
 logger = structlog.get_logger(__name__)
@@ -128,6 +128,7 @@ async def run(settings: DemoSettings) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     with _directory(settings.data_directory) as directory:
+        _refuse_if_in_use(directory)
         _log_to(directory / "demo.log")
         with plain():
             async with contextlib.AsyncExitStack() as stack:
@@ -146,6 +147,22 @@ async def run(settings: DemoSettings) -> None:
                 supervisor.stop()
 
 
+def _target(directory: Path) -> Target:
+    return Target(None, directory / "nats", START_BOUND)
+
+
+def _refuse_if_in_use(directory: Path) -> None:
+    """Two demos are two clusters: under one name in one log they would undo each other's work. Raises Stop."""
+    if is_served(_target(directory).data_directory):
+        raise _in_use(directory)
+
+
+def _in_use(directory: Path) -> Stop:
+    return failed(
+        f"another demo, or `sandlog run`, is at work in {directory}: end it first, or name another --data-dir"
+    )
+
+
 def _log_to(file: Path) -> None:
     logs.configure(logs.LogSettings("text", logging.INFO), file.open("a", encoding="utf-8"))
 
@@ -155,8 +172,10 @@ async def _start(stack: contextlib.AsyncExitStack, directory: Path, display: Dis
     cluster_up = stack.enter_async_context(simulated_cluster(directory))
     starting = asyncio.ensure_future(cluster_up)
     try:
-        target = Target(None, directory / "nats", START_BOUND)
+        target = _target(directory)
         transport = await stack.enter_async_context(for_roles(target, StreamSettings(), ViewStoreSettings()))
+        if transport.local is None:
+            raise _in_use(directory)
         display.say(f"NATS at {transport.url}, data in {target.data_directory}")
     finally:
         url = await starting

@@ -15,11 +15,11 @@ REFUSED: Final = 6
 MEANINGS: Final = {
     OK: "it worked",
     FAILURE: "it failed, or `status` found something wrong",
-    USAGE: "the command line is wrong",
+    USAGE: "the command line is wrong, or a file that it names cannot be used",
     NO_NATS: "NATS cannot be reached, or refused us",
     NO_API_SERVER: "the Kubernetes API server cannot be reached, or its configuration cannot be read",
     NOT_FOUND: "what was asked for does not exist",
-    REFUSED: "refused to start: the stock controller holds its lease",
+    REFUSED: "refused to start: the stock controller holds its lease, or live bridges of another cluster hold the name",
 }
 
 
@@ -39,6 +39,10 @@ class Stop(Exception):
 
 def no_nats(message: str) -> Stop:
     return Stop(NO_NATS, message)
+
+
+def usage(message: str) -> Stop:
+    return Stop(USAGE, message)
 
 
 def not_found(message: str) -> Stop:

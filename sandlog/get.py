@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import click
 import msgspec
 from rich.text import Text
 
@@ -14,7 +15,7 @@ from bus.subjects import Aggregate
 from bus.times import format_time
 from bus.views import PoolView, SandboxView, SnapshotView, View
 from history.wording import op_text
-from sandlog import output, selection
+from sandlog import fitting, output, selection, watched
 from sandlog.transport import Transport
 
 COLOURS: Final = {
@@ -32,6 +33,9 @@ HEADINGS: Final = {
     "pool": ("NAMESPACE", "NAME", "PODS", "AGE", "OPEN", "TRIES", "FAILURE"),
     "snapshot": ("NAMESPACE", "NAME", "PHASE", "SANDBOX", "AGE", "OPEN", "TRIES", "FAILURE"),
 }
+SEEN: Final = "LAST SEEN"
+"""A column that is there only where a cluster is shown that nobody watches."""
+SHRINKABLE: Final = ("CLUSTER", "NAMESPACE", "NAME", "ENDPOINT", "SANDBOX", "FAILURE")
 
 
 def endpoints(view: SandboxView) -> list[str]:
@@ -120,7 +124,7 @@ def _of_sandbox(view: SandboxView) -> list[tuple[str, str]]:
     lines = [
         ("generation", f"{sandbox.generation}, observed {status.observed_generation}"),
         ("replicas", f"{sandbox.replicas} wanted, {status.replicas} there, {status.ready} ready (as written)"),
-        ("endpoints", ", ".join(endpoints(view)) or "none"),
+        ("endpoints", fitting.few(endpoints(view)) or "none"),
         ("conditions", _conditions(status.conditions)),
     ]
     if sandbox.expire_time is not None:
@@ -134,42 +138,82 @@ def _of_sandbox(view: SandboxView) -> list[tuple[str, str]]:
 
 
 async def run(
-    transport: Transport, *, name: str | None, namespace: str | None, cluster: str | None, kind: str, as_json: bool
+    transport: Transport,
+    *,
+    name: str | None,
+    namespace: str | None,
+    cluster: str | None,
+    kind: str,
+    wide: bool,
+    as_json: bool,
 ) -> None:
-    """Print the views asked for. Raises Stop if the one named is not known."""
+    """Print the views asked for. Raises Stop if the one named, or the cluster, is not known."""
     views = await selection.all_views(transport.views)
-    if name is not None:
-        namespace, name = selection.split_name(name, namespace)
+    if cluster is not None and all(aggregate.cluster != cluster for aggregate in views):
+        known = await watched.known(transport)
+        if cluster not in known:
+            raise watched.unknown(cluster, known)
     found = selection.selected(views, kind=kind, cluster=cluster, namespace=namespace)
+    now = transport.clock.now()
     if name is None:
-        _print_all(found, kind, transport.clock.now(), as_json)
+        seen = await watched.unwatched(transport, {a.cluster for a in found}) if not as_json else {}
+        _print_all(found, kind, now, seen, None if wide else fitting.terminal_width(), as_json)
         return
     matching = [a for a in found if a.name == name]
     hint = "`sandlog get` lists what is; `sandlog history` also knows what was"
     aggregate = selection.one(matching, f"{kind} {namespace}/{name}", hint)
-    _print_one(aggregate, found[aggregate], transport.clock.now(), as_json)
+    seen = await watched.unwatched(transport, {aggregate.cluster}) if not as_json else {}
+    _print_one(aggregate, found[aggregate], now, watched.ago(seen, aggregate.cluster, now), as_json)
 
 
-def _print_all(found: dict[Aggregate, View], kind: str, now: int, as_json: bool) -> None:
+def _cells(
+    aggregate: Aggregate, view: View, now: int, seen: Mapping[str, int | None], several: bool
+) -> list[str | Text]:
+    cells: list[str | Text] = [aggregate.cluster] if several else []
+    cells += row(view, now)
+    if seen:
+        cells.append(Text(watched.ago(seen, aggregate.cluster, now) or "-", style="yellow"))
+    return cells
+
+
+def _print_all(
+    found: dict[Aggregate, View],
+    kind: str,
+    now: int,
+    seen: Mapping[str, int | None],
+    width: int | None,
+    as_json: bool,
+) -> None:
+    """`seen`: the clusters that nobody watches. `width`: of the terminal, None for tables of any width."""
     if as_json:
         output.say(list(found.values()))
         return
     if not found:
         output.console().print(f"no {kind} found")
         return
-    clusters = {a.cluster for a in found}
-    rows = [((a.cluster,) if len(clusters) > 1 else ()) + row(view, now) for a, view in found.items()]
-    headings = (("CLUSTER",) if len(clusters) > 1 else ()) + HEADINGS[kind]
-    output.show(output.table(headings, rows))
+    several = len({a.cluster for a in found}) > 1
+    headings = (("CLUSTER",) if several else ()) + HEADINGS[kind] + ((SEEN,) if seen else ())
+    rows = [_cells(a, view, now, seen, several) for a, view in found.items()]
+    output.show(output.table(headings, fitting.fitted(headings, rows, width, SHRINKABLE)))
+    for cluster in seen:
+        # Beside the table, which may be read by a program.
+        click.echo(
+            f"no live bridge watches the cluster {cluster}: it was last seen {watched.ago(seen, cluster, now)}",
+            err=True,
+        )
 
 
-def _print_one(aggregate: Aggregate, view: View, now: int, as_json: bool) -> None:
+def _print_one(aggregate: Aggregate, view: View, now: int, seen: str, as_json: bool) -> None:
+    """`seen`: how long ago, if nobody watches its cluster."""
     if as_json:
         output.say(view)
         return
     console = output.console()
     console.print(Text(f"{aggregate.kind} {aggregate.namespace}/{aggregate.name}", style="bold"))
-    grid: Any = output.table(("", ""), [(Text(title, style="cyan"), text) for title, text in details(view, now)])
+    lines = details(view, now)
+    if seen:
+        lines.insert(1, ("last seen", f"{seen}: no live bridge watches its cluster"))
+    grid: Any = output.table(("", ""), [(Text(title, style="cyan"), text) for title, text in lines])
     grid.show_header = False
     output.show(grid)
     console.print(Text(f"\nits timeline: sandlog history {aggregate.namespace}/{aggregate.name}", style="dim"))

@@ -18,6 +18,8 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from sandlog.exits import usage
+
 FIRST: Final = ("cluster", "namespace", "name", "sequence")
 """What tells where an event belongs, before everything else."""
 DAY: Final = 86400.0
@@ -114,8 +116,16 @@ def _compress(source: str, destination: str) -> None:
     Path(source).unlink()
 
 
+def _opened(file: LogFile) -> _Compressing:
+    try:
+        return _Compressing(file)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise usage(f"cannot write the log file {file.path}: {why}; name another with --log-file-path") from error
+
+
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Once, at the start of a process."""
+    """Once, at the start of a process. Raises Stop if the log file cannot be written."""
     if stream is None:
         stream = sys.stdout if settings.file else sys.stderr
     text = settings.format == "text" or (settings.format == "auto" and stream.isatty())
@@ -123,7 +133,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     console.setFormatter(_formatter(text, colours=stream.isatty()))
     handlers: list[logging.Handler] = [console]
     if settings.file is not None:
-        file = _Compressing(settings.file)
+        file = _opened(settings.file)
         file.setFormatter(_formatter(text, colours=False))
         handlers.append(file)
     logging.basicConfig(level=settings.level, handlers=handlers, force=True)

@@ -15,7 +15,7 @@ from bus.subjects import AGGREGATES
 from bus.version import CODE_VERSION
 from sandlog import exits
 from sandlog.argv import go_style, long_flags
-from sandlog.options import Target, cluster_option, connection_options, option, output_option
+from sandlog.options import DURATION, Target, cluster_option, connection_options, option, output_option
 from sandlog.run_options import run_options, settings
 from sandlog.stock import warnings
 from sandlog.transport import Transport, for_reading
@@ -34,7 +34,8 @@ kind_option = option("--kind", type=click.Choice(AGGREGATES), default="sandbox",
 def cli() -> None:
     """OpenSandbox's Kubernetes controller as an event-sourced system over NATS JetStream.
 
-    `sandlog demo` shows it. `sandlog run all` runs it. `status`, `get`, `history` and `dead` look at what it does.
+    `sandlog demo` shows it. `sandlog run all` runs it. `status`, `get`, `history` and `dead` look at what it does; `export` takes some of it away,
+    `import` loads it elsewhere, `replay` decides again; `forget` removes a cluster that is gone.
     """
 
 
@@ -117,16 +118,28 @@ def status_command(target: Target, output: str) -> None:
 @namespace_option
 @cluster_option
 @kind_option
+@option("--wide", "-w", is_flag=True, help="Do not cut long names to the terminal's width.")
 @connection_options
 @output_option
 def get_command(
-    target: Target, name: str | None, namespace: str | None, cluster: str | None, kind: str, output: str
+    target: Target, name: str | None, namespace: str | None, cluster: str | None, kind: str, wide: bool, output: str
 ) -> None:
     """The current views: a table of all, or one in detail."""
-    from sandlog import get
+    from sandlog import get, selection
+
+    if name is not None:
+        namespace, name = selection.split_name(name, namespace)
 
     def work(transport: Transport) -> Coroutine[Any, Any, None]:
-        return get.run(transport, name=name, namespace=namespace, cluster=cluster, kind=kind, as_json=output == "json")
+        return get.run(
+            transport,
+            name=name,
+            namespace=namespace,
+            cluster=cluster,
+            kind=kind,
+            wide=wide,
+            as_json=output == "json",
+        )
 
     _reading(target, work)
 
@@ -149,7 +162,9 @@ def history_command(
     output: str,
 ) -> None:
     """The timeline of one sandbox: what was seen, decided and done, and why."""
-    from sandlog import timelines
+    from sandlog import selection, timelines
+
+    namespace, name = selection.split_name(name, namespace)
 
     def work(transport: Transport) -> Coroutine[Any, Any, None]:
         return timelines.run(
@@ -186,6 +201,118 @@ def dead_command(
         return dead.retry_some(transport, sequences=positions, everything=everything, cluster=cluster, as_json=as_json)
 
     _reading(target, work)
+
+
+@cli.command("export", epilog=exits.help_text())
+@click.argument("names", nargs=-1, metavar="[NAMESPACE/NAME]...")
+@option("--namespace", "-n", "namespaces", multiple=True, metavar="NAME", help="Only this namespace. Repeatable.")
+@cluster_option
+@kind_option
+@option("--since", metavar="WHEN", help="From a position, a time (RFC 3339), or how long ago (10m) on.")
+@option("--until", metavar="WHEN", help="Up to then.")
+@option(
+    "--output-file", "-f", type=click.Path(path_type=Path, dir_okay=False), default="sandlog-export.zip", help="To."
+)
+@option("--pod-failure-grace", type=DURATION, default="20s", help="As the reconciler was given.")
+@option("--snapshot-registry", default="", help="As the reconciler was given; else what its commands show.")
+@option("--resume-pull-secret", default="", help="As the reconciler was given; else what its commands show.")
+@option("--commit-job-timeout", type=DURATION, default="10m", help="As the reconciler was given.")
+@connection_options
+@output_option
+def export_command(
+    target: Target,
+    names: Sequence[str],
+    namespaces: Sequence[str],
+    cluster: str | None,
+    kind: str,
+    since: str | None,
+    until: str | None,
+    output_file: Path,
+    output: str,
+    **flags: Any,
+) -> None:
+    """Write a slice of the log to a file, with the views it starts from: a bug report, or a test.
+
+    Of everything, of some namespaces, or of some sandboxes with all that belongs to them. Secret values are digests in the log already.
+    """
+    from sandlog import export
+
+    def work(transport: Transport) -> Coroutine[Any, Any, None]:
+        return export.run(
+            transport,
+            names=names,
+            namespaces=namespaces,
+            cluster=cluster,
+            kind=kind,
+            since=since,
+            until=until,
+            path=output_file,
+            settings=export.settings(flags),
+            as_json=output == "json",
+        )
+
+    _reading(target, work)
+
+
+@cli.command("import", epilog=exits.help_text())
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@option("--as", "renamed", multiple=True, metavar="NAME", help="Under this cluster name; OLD=NEW for one of several.")
+@option("--append", is_flag=True, help="Also into a log that holds something.")
+@option("--live", is_flag=True, help="Also under the name of a cluster that the log knows.")
+@option("--keep", is_flag=True, help="Leave the local server that it starts running until Ctrl-C, to look at.")
+@connection_options
+@output_option
+def import_command(
+    target: Target, file: Path, renamed: Sequence[str], append: bool, live: bool, keep: bool, output: str
+) -> None:
+    """Load an exported file into a log, to look at with `get` and `history`. Without --nats: into the local server's."""
+    import logging
+
+    from sandlog import importing, logs
+    from sandlog.failures import plain
+
+    logs.configure(logs.LogSettings("text", logging.ERROR))
+    permission = importing.Permission(append, live)
+
+    async def whole() -> None:
+        with plain():
+            await importing.run(
+                target, path=file, renamed=renamed, permission=permission, keep=keep, as_json=output == "json"
+            )
+
+    _run(whole())
+
+
+@cli.command("replay", epilog=exits.help_text())
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@option("--check", is_flag=True, help="Exit code 1 if anything differs.")
+@click.option("--snapshot-registry", help="Decide with this one instead of the file's.")
+@click.option("--resume-pull-secret", help="Decide with this one instead of the file's.")
+@output_option
+def replay_command(
+    file: Path, check: bool, snapshot_registry: str | None, resume_pull_secret: str | None, output: str
+) -> None:
+    """Fold an exported file again, decide again at each command with this version, and say what differs. Needs no connection."""
+    from sandlog import replaying
+
+    given = {"snapshot_registry": snapshot_registry, "resume_pull_secret": resume_pull_secret}
+    changed = {name: value for name, value in given.items() if value is not None}
+    replaying.run(file, changed=changed, check=check, as_json=output == "json")
+
+
+@cli.command("forget", epilog=exits.help_text())
+@click.argument("cluster", metavar="CLUSTER")
+@click.option("--yes", is_flag=True, help="It is meant.")
+@connection_options
+@output_option
+def forget_command(target: Target, cluster: str, yes: bool, output: str) -> None:
+    """Remove a cluster that left for good: its history from the log, and its views. Its API server is not touched.
+
+    Refused while a bridge or an executor of it is alive.
+    """
+    from sandlog import forget
+
+    _reading(target, lambda transport: forget.run(transport, cluster=cluster, yes=yes, as_json=output == "json"))
 
 
 @cli.command("phases")

@@ -82,6 +82,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "watch_unreadable": Metric("counter", "Objects that could not be told to the log", ("cluster", "scope")),
     "watch_epoch": Metric("gauge", "The cluster's epoch", ("cluster",)),
     "watch_epochs_written": Metric("counter", "Times that this process wrote the epoch", ("cluster",)),
+    "watch_name_held": Metric(
+        "counter", "Times that this process waited because another cluster has its name", ("cluster",)
+    ),
     "watch_log_losses": Metric("counter", "Times that the log was away and everything was listed again", ("cluster",)),
     # The executor
     "commands_in_flight": Metric("gauge", "Commands being performed by this process", ("cluster",)),

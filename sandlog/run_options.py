@@ -16,6 +16,7 @@ from bus.log_nats import LogSettings as StreamSettings
 from bus.viewstore_nats import ViewStoreSettings
 from sandlog import logs
 from sandlog.health import Address, Endpoints, parse_address
+from sandlog.namespaces import is_name
 from sandlog.options import DURATION, GO_BOOL, SIZE, boolean, option
 from sandlog.stock import ignored_options
 
@@ -210,6 +211,10 @@ def settings(given: Mapping[str, Any]) -> RunSettings:
             subjects.check_cluster(given["cluster"])
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--cluster") from error
+    for namespace in given["namespaces"]:
+        if not is_name(namespace):
+            text = f"{namespace!r} cannot be the name of a namespace (a-z, 0-9 and -, at most 63, no - at the ends)"
+            raise click.BadParameter(text, param_hint="--namespace")
     limits = parse_concurrency(given["concurrency"])
     warnings: list[str] = []
     replicas = int(given["replicas"])

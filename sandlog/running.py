@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import structlog
 
 from bus.natsserver import LocalNats, NatsServerError
 from bus.version import CODE_VERSION
 from sandlog import logs, redaction, roles
+from sandlog.cluster_name import refuse_if_taken
 from sandlog.exits import no_nats
 from sandlog.failures import plain
 from sandlog.health import serve
 from sandlog.metrics import PrometheusMetrics
+from sandlog.namespaces import missing
 from sandlog.options import Target
 from sandlog.pulse import answering
 from sandlog.run_options import RunSettings
@@ -37,21 +40,57 @@ async def run(role: str, target: Target, settings: RunSettings, warnings: tuple[
     names = roles.wanted(role)
     logger.info("sandlog starts", roles=list(names), version=CODE_VERSION)
     metrics = PrometheusMetrics()
-    randomness = random.Random()
-    supervisor = Supervisor(metrics, randomness, roles.fatal)
+    supervisor = Supervisor(metrics, random.Random(), roles.fatal)
     supervisor.on_signals()
     with plain():
-        async with (
-            for_roles(target, settings.stream, settings.views) as transport,
-            _cluster(names, settings) as cluster,
-        ):
-            local = target.data_directory if target.connection is None else None
-            key = redaction.key(settings.redaction_key, local) if cluster is not None else b""
-            member = roles.member_name(settings)
-            parts = roles.Parts(transport, metrics, randomness, settings, cluster, member, key)
-            roles.add(supervisor, names, parts)
-            await _work(supervisor, parts)
+        await _until_asked(supervisor, lambda working: _whole(names, target, settings, supervisor, metrics, working))
     logger.info("sandlog stopped")
+
+
+async def _until_asked(supervisor: Supervisor, work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Run it. Asked to stop before it says that it works, it is cut off where it is: NATS or the API server may not answer for long."""
+    working = asyncio.Event()
+    whole = asyncio.create_task(work(working), name="whole")
+    asked = asyncio.create_task(supervisor.asked_to_stop(), name="asked to stop")
+    try:
+        await asyncio.wait({whole, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not whole.done() and not working.is_set():
+            whole.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await whole
+            return
+        await whole
+    finally:
+        asked.cancel()
+        if not whole.done():
+            whole.cancel()
+            await asyncio.gather(whole, return_exceptions=True)
+
+
+async def _whole(
+    names: tuple[str, ...],
+    target: Target,
+    settings: RunSettings,
+    supervisor: Supervisor,
+    metrics: PrometheusMetrics,
+    working: asyncio.Event,
+) -> None:
+    async with (
+        for_roles(target, settings.stream, settings.views) as transport,
+        _cluster(names, settings) as cluster,
+    ):
+        if cluster is not None:
+            await asyncio.gather(
+                refuse_if_taken(transport.memberships, cluster.client, cluster.name),
+                missing(cluster.client, settings.namespaces if "bridge" in names else ()),
+            )
+        local = target.data_directory if target.connection is None else None
+        key = redaction.key(settings.redaction_key, local) if cluster is not None else b""
+        member = roles.member_name(settings)
+        parts = roles.Parts(transport, metrics, random.Random(), settings, cluster, member, key)
+        roles.add(supervisor, names, parts)
+        working.set()
+        await _work(supervisor, parts)
 
 
 @contextlib.asynccontextmanager

@@ -124,6 +124,10 @@ class Supervisor:
     def stop(self) -> None:
         self._stop.set()
 
+    async def asked_to_stop(self) -> None:
+        """Returns once `stop` was called or a signal came."""
+        await self._stop.wait()
+
     def not_ready(self) -> dict[str, str]:
         """role → why it is not ready; empty when all are."""
         wrong = {runner.name: runner.not_ready() for runner in self._runners}

@@ -8,7 +8,7 @@ from bus import viewcodec
 from bus.subjects import Aggregate
 from bus.views import View
 from bus.viewstore import ViewStore
-from sandlog.exits import failed, not_found
+from sandlog.exits import failed, not_found, usage
 
 logger = structlog.get_logger(__name__)
 
@@ -21,9 +21,9 @@ def split_name(text: str, namespace: str | None) -> tuple[str, str]:
     if not slash:
         return namespace or DEFAULT_NAMESPACE, first
     if not first or not name or "/" in name:
-        raise failed(f"{text!r} is no name of a sandbox: write it as namespace/name")
+        raise usage(f"{text!r} is no name of a sandbox: write it as namespace/name")
     if namespace and namespace != first:
-        raise failed(f"{text!r} is not in the namespace {namespace!r} that -n gives")
+        raise usage(f"{text!r} is not in the namespace {namespace!r} that -n gives")
     return first, name
 
 

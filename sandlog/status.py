@@ -10,7 +10,7 @@ import msgspec
 from rich.text import Text
 
 from bus.times import SECOND
-from sandlog import output
+from sandlog import fitting, output
 from sandlog.exits import failed
 from sandlog.survey import ClusterSurvey, Survey, take
 from sandlog.transport import Transport
@@ -99,15 +99,15 @@ def _clusters(survey: Survey) -> Iterator[Finding]:
 
 def _complaints(survey: Survey, cluster: str) -> list[str]:
     """What the bridges of a cluster hear from its API server that is not as it should be."""
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     for pulse in survey.pulses:
         for scope in pulse.roles.get("bridge", {}).get("scopes") or () if pulse.cluster == cluster else ():
             age = scope.get("age")
             if scope.get("error"):
-                found.append(f"{scope.get('scope')}: {scope['error']}")
+                found.append((str(scope.get("scope")), str(scope["error"])))
             elif age is not None and age > SILENT:
-                found.append(f"{scope.get('scope')}: nothing heard for {age:.0f} s")
-    return found
+                found.append((str(scope.get("scope")), f"nothing heard for {age:.0f} s"))
+    return fitting.by_text(found)
 
 
 def _processes(survey: Survey) -> Iterator[Finding]:
@@ -125,8 +125,15 @@ def _processes(survey: Survey) -> Iterator[Finding]:
 def _watching(cluster: ClusterSurvey, bridges: int, complaints: list[str]) -> Finding:
     part = f"{cluster.name} watch"
     if not bridges:
-        what = "nobody watches this cluster"
-        return Finding(WRONG, part, what, f"start one: sandlog run bridge --cluster {cluster.name}")
+        seen = (
+            "" if cluster.seen_age is None else f", it was last seen {output.age(int(cluster.seen_age * SECOND))} ago"
+        )
+        what = f"nobody watches this cluster{seen}"
+        advice = (
+            f"start a bridge: sandlog run bridge --cluster {cluster.name}; "
+            f"if the cluster is gone for good: sandlog forget {cluster.name}"
+        )
+        return Finding(WRONG, part, what, advice)
     if complaints:
         more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
         what = f"{bridges} run; the API server does not answer as it should: {complaints[0]}{more}"

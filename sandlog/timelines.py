@@ -62,10 +62,9 @@ def _line(entry: timeline.Entry, own: str) -> tuple[str | Text, ...]:
 
 
 async def run(
-    transport: Transport, *, name: str, namespace: str | None, cluster: str | None, kind: str, all: bool, as_json: bool
+    transport: Transport, *, name: str, namespace: str, cluster: str | None, kind: str, all: bool, as_json: bool
 ) -> None:
     """Print the timeline. Raises Stop if the log knows no such thing."""
-    namespace, name = selection.split_name(name, namespace)
     aggregate = await find(transport, namespace, name, kind, cluster)
     entries = timeline.timeline(await records_of(transport, aggregate))
     shown = [entry for entry in entries if all or not entry.repeat]

@@ -6,6 +6,7 @@ A started local server leaves its URL in `<data directory>/server.json`, so that
 from __future__ import annotations
 
 import contextlib
+import fcntl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ import msgspec
 import structlog
 
 from bus.clock import LogClock
-from bus.connection import CannotConnect, Connection, ConnectionSettings
+from bus.connection import CannotConnect, Connection, ConnectionSettings, Misconfigured
 from bus.log import Log, LogUnavailable
 from bus.log_nats import LogSettings, NatsLog
 from bus.membership import Memberships
@@ -23,7 +24,7 @@ from bus.natsserver import LocalNats, NatsServerError
 from bus.streams import StreamRefused
 from bus.viewstore import ViewStore, ViewStoreUnavailable
 from bus.viewstore_nats import NatsViewStore, ViewStoreSettings
-from sandlog.exits import Stop, no_nats
+from sandlog.exits import Stop, no_nats, usage
 from sandlog.options import Target
 
 logger = structlog.get_logger(__name__)
@@ -80,6 +81,8 @@ async def local_server(directory: Path) -> AsyncIterator[LocalNats]:
 async def _connect(settings: ConnectionSettings) -> Connection:
     try:
         return await Connection.open(settings)
+    except Misconfigured as error:
+        raise usage(str(error)) from error
     except CannotConnect as error:
         raise no_nats(str(error)) from error
 
@@ -96,6 +99,28 @@ async def _local_connection(target: Target) -> Connection | None:
         return None
 
 
+def _none_runs(directory: Path) -> str:
+    below = directory / "nats"
+    if running(below) is not None:
+        return f"no local NATS server runs in {directory}, but one was started in {below}: say --data-dir {below}"
+    return (
+        f"no local NATS server runs in {directory}: start one with `sandlog run all`, "
+        "or say where yours is with --nats URL (or another --data-dir)"
+    )
+
+
+def is_served(directory: Path) -> bool:
+    """Whether a process runs a local server in the data directory: it holds the lock there, however slow the server is to answer."""
+    try:
+        with (directory / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
 @contextlib.asynccontextmanager
 async def for_reading(target: Target) -> AsyncIterator[Transport]:
     """For commands that look: changes no stream, starts no server. Raises Stop if there is no NATS or no log on it."""
@@ -104,10 +129,7 @@ async def for_reading(target: Target) -> AsyncIterator[Transport]:
     else:
         found = await _local_connection(target)
         if found is None:
-            raise no_nats(
-                f"no local NATS server runs in {target.data_directory}: start one with `sandlog run all`, "
-                "or say where yours is with --nats URL (or another --data-dir)"
-            )
+            raise no_nats(_none_runs(target.data_directory))
         connection = found
     async with connection:
         log = NatsLog(connection, LogSettings())

@@ -15,6 +15,11 @@ from support.sandlog import MODES, Sandlog
 from support.servers import Server
 
 KUBELET = ["--bad-image", "cannot-be-pulled", "--crash-image", "crashes"]
+# A commit's argument names the image, and that the sandbox and its generation.
+KUBELET += ["--fail-commit", "never-main:", "--fail-commit", "once-main:snap-gen2"]
+REGISTRY = "registry.test/snap"
+SNAPSHOTS = ["--snapshot-registry", REGISTRY, "--commit-job-timeout", "15s"]
+"""A commit that fails is given up after 15 s; its three retries would take 70."""
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +35,7 @@ def sandlog(request: pytest.FixtureRequest, server: Server, tmp_path_factory: py
     folder = tmp_path_factory.mktemp(f"sandlog-{server.kind}-{request.param}")
     nats = NatsServer(folder / "nats")
     nats.start()
-    arguments = ["--nats", nats.url, "--kubeconfig", str(server.kubeconfig), "--cluster", "test"]
+    arguments = ["--nats", nats.url, "--kubeconfig", str(server.kubeconfig), "--cluster", "test", *SNAPSHOTS]
     made = Sandlog(folder / "roles", nats, arguments)
     try:
         made.start(*MODES[request.param])

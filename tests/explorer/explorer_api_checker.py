@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from explorer_pause_checker import may_lose_pod
+
 from bridge.cluster import Response
 from bus.names import ENDPOINTS, POD_INDEX, SANDBOX_NAME
 from simcluster.store import Store, Write
@@ -70,7 +72,7 @@ class ApiChecker:
         if (_owner(before) or {}).get("uid") != owner["uid"]:
             self._say(f"pod {write.name} went from one sandbox to another (§8.1)")
         if ours and write.verb == "delete" and "deletionTimestamp" not in before["metadata"]:
-            self._pod_deleted(write, owner, index)
+            self._pod_deleted(write, obj, owner, index)
 
     def _pod_created(self, write: Write, obj: Json, owner: Json, index: str, ours: bool) -> None:
         where = f"pod {write.name} by {write.caller.agent}"
@@ -90,9 +92,9 @@ class ApiChecker:
                 f"{where}: {owner['name']} was not found live when it was last read (no create on a deleting sandbox)"
             )
 
-    def _pod_deleted(self, write: Write, owner: Json, index: str) -> None:
+    def _pod_deleted(self, write: Write, obj: Json, owner: Json, index: str) -> None:
         sandbox = self._sandbox_of(owner)
-        if sandbox is None or "deletionTimestamp" in sandbox["metadata"]:
+        if sandbox is None or "deletionTimestamp" in sandbox["metadata"] or may_lose_pod(sandbox, obj):
             return
         if int(index or 0) < sandbox["spec"].get("replicas", 1):
             self._say(f"pod {write.name} deleted by {write.caller.agent}, and {owner['name']} wants it")
@@ -105,8 +107,6 @@ class ApiChecker:
         if write.verb == "delete":
             self._sandbox_deleted(where, before)
             return
-        if obj["spec"] != before["spec"]:
-            self._say(f"{where}: its spec was written (§8.5)")
         lost = set(before["metadata"].get("finalizers") or ()) - set(obj["metadata"].get("finalizers") or ())
         if lost and "deletionTimestamp" not in obj["metadata"]:
             self._say(f"{where}: finalizers {sorted(lost)} taken from an object that is not being deleted")

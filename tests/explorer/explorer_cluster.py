@@ -15,6 +15,7 @@ from bus.log_memory import EPOCH, SECOND
 from bus.memory import Bell, deadline_of
 from simcluster.controllers import Controllers
 from simcluster.direct import DirectClient, DirectKubelet
+from simcluster.jobs import JobTiming
 from simcluster.node import Behaviour, Node
 from simcluster.store import Store
 
@@ -23,6 +24,8 @@ START_DELAY = 0.05
 STOP_DELAY = 0.02
 SLOWEST_CALL = 0.003
 """Seconds an API call takes at most, each way; how long each takes comes from the seed."""
+JOB_BACKOFF = 1.0
+"""Seconds before a Job's first retry: ten in a cluster, which would only make every run longer."""
 BOOKMARKS = 60.0
 Hook = Callable[[str, str], Awaitable[None] | None]
 
@@ -33,8 +36,10 @@ class SimulatedCluster:
     def __init__(self, seed: int) -> None:
         self.store = Store(_now, random.Random(seed))
         self.bell = Bell()
-        self.controllers = Controllers(self.store)
-        self.kubelet = DirectKubelet(self.store, Node(Behaviour(start_delay=START_DELAY, stop_delay=STOP_DELAY)))
+        self.controllers = Controllers(self.store, JobTiming(backoff=JOB_BACKOFF))
+        self.behaviour = Behaviour(start_delay=START_DELAY, stop_delay=STOP_DELAY)
+        """Of every pod, unless a scenario changes that."""
+        self.kubelet = DirectKubelet(self.store, Node(self.behaviour))
         self.user = DirectClient(self.store, agent="user")
         self.store.observers.append(lambda _: self.bell.ring())
 

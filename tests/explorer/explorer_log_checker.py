@@ -65,6 +65,8 @@ class CheckedStream(MemoryStream):
 
     def trim(self, to_sequence: int) -> None:
         self.whole = False
+        # Whoever folds anew does not know of them any more.
+        self._pending = {place: each for place, each in self._pending.items() if each[0] > to_sequence}
         super().trim(to_sequence)
 
     def wipe(self, *, recreate: bool = True) -> None:

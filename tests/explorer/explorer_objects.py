@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from explorer_cluster import SimulatedCluster
 
+from bus.names import FAILED_SPEC_DIGEST, SOURCE_POD_UID, TEMPLATE_DIGEST
+
 Json = dict[str, Any]
+JOB_POD = "batch.kubernetes.io/job-name"
 PASSING = frozenset(
     (
         "uid",
@@ -22,9 +26,16 @@ PASSING = frozenset(
         "containerID",
         "expireTime",
         "podIPs",
+        "imageID",
+        SOURCE_POD_UID,
+        TEMPLATE_DIGEST,
+        FAILED_SPEC_DIGEST,
     )
 )
-COMPARED = ("batchsandboxes", "pods", "sandboxsnapshots", "jobs")
+COMMITTED = re.compile(r":snap-gen\d+")
+"""An image's tag: of the generation that the sandbox had when its commit began, so edits in that moment show in it, and in the digests of templates; those of specs hold times."""
+COMPARED = ("batchsandboxes", "pods", "sandboxsnapshots")
+"""Jobs and their pods go some minutes after their end, whatever stage it is; the checker of calls judges them."""
 
 
 def normalised(cluster: SimulatedCluster) -> dict[str, Json]:
@@ -38,6 +49,7 @@ def normalised(cluster: SimulatedCluster) -> dict[str, Json]:
         f"{plural}/{obj['metadata']['name']}": _without(obj, addresses)
         for plural in COMPARED
         for obj in cluster.objects(plural)
+        if JOB_POD not in (obj["metadata"].get("labels") or {})
     }
 
 
@@ -54,6 +66,7 @@ def _without(value: Any, addresses: dict[str, str]) -> Any:
             return addresses[value]
         if value.startswith("["):
             return _addresses(value, addresses)
+        return COMMITTED.sub(":snap", value)
     return value
 
 

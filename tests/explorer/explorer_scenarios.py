@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from explorer_pauses import PAUSES
+from explorer_users import change, create, delete, from_now, status
 from explorer_world import World
-
-from bus.log_memory import EPOCH, SECOND
-from bus.names import API_VERSION
-from bus.times import format_time
-
-PATH: Final = "/apis/sandbox.opensandbox.io/v1alpha1/namespaces/default/batchsandboxes"
 
 
 class Scenario(Protocol):
@@ -23,33 +19,6 @@ class Scenario(Protocol):
     def right(self, stages: dict[str, dict[str, Any]]) -> None:
         """Asserts by hand that the undisturbed run itself came to what it should."""
         ...
-
-
-def create(world: World, name: str, *, replicas: int = 1, **spec: Any) -> None:
-    template = {"spec": {"containers": [{"name": "main", "image": "busybox:1"}]}}
-    body = {
-        "apiVersion": API_VERSION,
-        "kind": "BatchSandbox",
-        "metadata": {"name": name},
-        "spec": {"replicas": replicas, "template": template, **spec},
-    }
-    world.cluster.ask("POST", PATH, body)
-
-
-def change(world: World, name: str, **spec: Any) -> None:
-    world.cluster.ask("PATCH", f"{PATH}/{name}", {"spec": spec})
-
-
-def delete(world: World, name: str) -> None:
-    world.cluster.ask("DELETE", f"{PATH}/{name}")
-
-
-def status(world: World, name: str) -> dict[str, Any]:
-    return (world.cluster.sandbox(name) or {}).get("status") or {}
-
-
-def from_now(world: World, seconds: float) -> str:
-    return format_time(EPOCH + int((world.loop.time() + seconds) * SECOND))
 
 
 class Basic:
@@ -88,4 +57,4 @@ def _shown(sandbox: dict[str, Any]) -> tuple[Any, ...]:
     return shown["phase"], shown["replicas"], shown["allocated"], shown["ready"], endpoints
 
 
-SCENARIOS: Final[dict[str, type[Scenario]]] = {Basic.name: Basic}
+SCENARIOS: Final[dict[str, type[Scenario]]] = {each.name: each for each in (Basic, *PAUSES)}

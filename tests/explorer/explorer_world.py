@@ -17,6 +17,7 @@ from explorer_api_checker import ApiChecker
 from explorer_cluster import RoleClient, SimulatedCluster
 from explorer_log_checker import CheckedBucket, CheckedStream, folded_wrongly, of_lists, unfinished, untold
 from explorer_objects import Json, difference, normalised
+from explorer_pause_checker import PauseChecker
 from explorer_process import CURRENT, Process, ProcessLoop
 
 from bridge.execute import ExecuteSettings, Executor
@@ -30,10 +31,12 @@ from bus.metrics import NoMetrics
 from bus.viewstore_memory import MemoryViewStore
 from projector.service import Projector, ProjectorSettings
 from reconciler.service import Reconciler
+from reconciler.settings import Settings
 
 CLUSTER: Final = "c1"
 ROLES: Final = ("bridge", "executor", "projector", "reconciler")
 PARTITIONS: Final = 2
+REGISTRY: Final = "registry.test/snap"
 MEMBER_TTL: Final = 20.0
 """As on a NATS cluster (DESIGN §9)."""
 STEPS: Final = frozenset(("add", "append", "flush", "commit", "ack", "api"))
@@ -75,6 +78,7 @@ class World:
         self.bucket = CheckedBucket(self.say)
         self.groups = MemoryGroups(MEMBER_TTL)
         self.checker = ApiChecker(self.cluster.store, self.say)
+        self.pause_checker = PauseChecker(self.cluster.store, self.say)
         self.violations: list[str] = []
         self.allowed: frozenset[str] = frozenset()
         self.points = 0
@@ -143,12 +147,12 @@ class World:
 
     # What scenarios wait for
 
-    async def until(self, what: str, condition: Callable[[], object]) -> None:
-        end = self.loop.time() + SETTLED_WITHIN
+    async def until(self, what: str, condition: Callable[[], object], within: float = SETTLED_WITHIN) -> None:
+        end = self.loop.time() + within
         while not condition():
             self._stand()
             if self.loop.time() > end:
-                raise Failed(f"not within {SETTLED_WITHIN} s: {what}")
+                raise Failed(f"not within {within} s: {what}")
             await asyncio.sleep(0.02)
 
     async def stage(self, name: str) -> None:
@@ -181,7 +185,7 @@ class World:
     async def still(self) -> None:
         """When nobody is stopped, every command is acked and nothing was written for a minute: ten minutes in which nothing happens but lists."""
         self.numbering = False
-        await self.until("all run, and every command is acked", self._at_rest)
+        await self.until("all run, every command is acked, and no Job is left", self._at_rest, STILL)
         before = await self._quiet_minute()
         await asyncio.sleep(STILL)
         if before != self._written():
@@ -195,7 +199,9 @@ class World:
         self._stand()
 
     def _at_rest(self) -> bool:
-        return not self.stream.unacked and not any(process.stopped for process in self.loop.processes)
+        stopped = any(process.stopped for process in self.loop.processes)
+        # Finished Jobs go by themselves after five minutes.
+        return not self.stream.unacked and not stopped and not self.cluster.objects("jobs")
 
     def _written(self) -> tuple[int, int]:
         return self.stream.news, self.cluster.store.resource_version
@@ -286,6 +292,7 @@ async def _reconciler(world: World, process: Process) -> None:
         LogClock(),
         world.randomness(process),
         CheckedMetrics(world, process),
+        Settings(snapshot_registry=REGISTRY),
         name=process.name,
     ).run()
 

@@ -2,63 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from explorer_runs import Course, Disturbance, explore, scenario_named, undisturbed
-from explorer_world import ROLES, Point
-
-SEED = int(os.environ.get("SANDLOG_EXPLORER_SEED", "1"))
-"""Another seed: other delays, another order, other points."""
-EVERY = int(os.environ.get("SANDLOG_EXPLORER_EVERY", "24"))
-"""The variants are tried at every so many points; 1 for a night's run."""
-
-
-@functools.cache
-def course(name: str, instances: int = 1) -> Course:
-    return undisturbed(scenario_named(name), SEED, instances)
-
-
-def holds(what: str, role: str = "", *, instances: int = 1, restart: bool = True, every: int = 1) -> int:
-    """The scenario ends as if nothing had happened, whichever of the points it is disturbed at; how many runs that took."""
-
-    def at(point: Point) -> list[Disturbance]:
-        wanted = point.number % every == 0
-        return [Disturbance(what, point.number, role, restart=restart)] if wanted else []
-
-    failed, runs = explore(scenario_named("basic"), SEED, course("basic", instances), at, instances)
-    assert not failed, "\n\n".join(verdict.report() for verdict in failed)
-    return runs
+from explorer_claims import EVERY, course, holds
+from explorer_world import ROLES
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_killed_before_and_after_every_step_changes_nothing(role: str) -> None:
     points = course("basic").points
     own = sum(point.process.startswith(role) for point in points)
-    runs = holds("kill", role)
+    runs = holds("basic", "kill", role)
     # Before and after each of its own steps at least, once at the beginning, and wherever it ran between others' steps.
     assert runs >= own > 20
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_where_two_of_each_run_one_that_never_comes_back_is_not_missed(role: str) -> None:
-    assert holds("kill", role, instances=2, restart=False, every=EVERY) > 10
+    assert holds("basic", "kill", role, instances=2, restart=False, every=EVERY) > 10
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("instances", [1, 2])
 def test_a_role_that_is_stopped_for_a_minute_and_wakes_does_no_harm(role: str, instances: int) -> None:
-    assert holds("stop", role, instances=instances, every=EVERY) > 10
+    assert holds("basic", "stop", role, instances=instances, every=EVERY) > 10
 
 
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("what", ["trim", "wipe-views", "wipe-log"])
 def test_what_nats_loses_costs_a_list_never_a_sandbox(what: str, instances: int) -> None:
-    assert holds(what, instances=instances, every=EVERY) > 10
+    assert holds("basic", what, instances=instances, every=EVERY) > 10
 
 
 def test_a_run_is_the_same_whatever_the_hash_seed() -> None:

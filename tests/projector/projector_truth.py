@@ -119,7 +119,9 @@ def timeless(view: View, *, memory: bool = True) -> View:
     if not memory and view.object is None:
         view = replace(view, known=(0, 0))
     if isinstance(view, SandboxView):
-        view = replace(view, unshown_since=0, unshown_last=0, pause_generation=view.pause_generation if memory else None)
+        view = replace(
+            view, unshown_since=0, unshown_last=0, pause_generation=view.pause_generation if memory else None
+        )
     return view
 
 

@@ -513,6 +513,19 @@ def test_a_renewal_beside_a_failed_pause_is_no_retry() -> None:
         assert made.condition("PauseFailed") == FAILURE
 
 
+def test_an_acknowledged_renewal_is_remembered_so_that_a_retry_after_it_is_one_too() -> None:
+    """The explorer saw it lost: failed, renewed, then `null` and `true` while no bridge looked (`retry`, bridge killed)."""
+    decision = decide(failed_pause(generation=3, spec="s3", pause_generation=2))
+    (patch,) = of_kind(decision, PatchMetadata)
+    assert patch.annotations == {FAILED_SPEC_DIGEST: "s3"}
+    stood = status(observed_generation=3, pause_observed_generation=3, conditions=(READY, FAILURE))
+    remembered = SERVED | {FAILED_SPEC_DIGEST: "s3"}
+    retried = failed_pause(generation=5, spec="s3", pause_generation=None, status=stood, annotations=remembered)
+    assert written(decide(retried)).phase == "Pausing"
+    kept = failed_pause(generation=3, spec="s3", pause_generation=2, status=stood, annotations=SERVED)
+    assert not of_kind(decide(kept), PatchMetadata)
+
+
 def test_the_null_of_a_retry_is_not_acknowledged() -> None:
     for remembered in (3, None):
         made = written(decide(failed_pause(generation=3, pause=None, pause_generation=remembered)))

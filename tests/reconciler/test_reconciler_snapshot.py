@@ -234,6 +234,16 @@ def test_a_job_of_a_snapshot_that_had_the_name_before_is_deleted_first(job: Job)
     assert (going.ops, going.wake_at is not None) == ((), True)
 
 
+@pytest.mark.parametrize(
+    "job", [Job((1, 70), "uid-job", owner="uid-s"), Job((1, 70), "uid-job", succeeded=1, owner="uid-s")]
+)
+def test_its_own_job_seen_before_the_status_that_went_before_it_is_left_alone(job: Job) -> None:
+    """Each kind has a watch of its own: the explorer saw the commit deleted and made again (`pause`, bridge killed)."""
+    decision = look(view(snap(""), jobs={"a-pause-commit": job}))
+    assert not of_kind(decision, DeleteObject)
+    assert status_of(decision).phase == "Committing"
+
+
 def test_n34_a_job_that_the_stock_controller_made_goes_on() -> None:
     """It writes the images first, then makes the Job, then says Committing."""
     begun = SnapshotStatus("Pending", CONTAINERS, None, "a-0", "node-a", 1)

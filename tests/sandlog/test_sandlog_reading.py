@@ -83,7 +83,8 @@ def test_get_is_an_aligned_table_by_namespace_and_name(cli: Cli, nats: Nats) -> 
 
     lines = ran.out.splitlines()
     assert ran.code == 0
-    assert lines[0].split() == ["NAMESPACE", "NAME", "PHASE", "READY", "ENDPOINT", "AGE", "OPEN", "TRIES", "FAILURE"]
+    headings = ["NAMESPACE", "NAME", "PHASE", "READY", "ENDPOINT", "AGE", "OPEN", "TRIES", "FAILURE"]
+    assert lines[0].split() == [*headings, "LAST", "SEEN"]
     assert [line.split()[:5] for line in lines[1:]] == [
         ["default", "quota", "-", "0/1", "-"],
         ["team", "box.one", "Succeed", "2/2", "10.0.0.1"],
@@ -138,7 +139,9 @@ def test_a_name_that_is_not_there_or_in_two_clusters_is_an_error_of_its_own(cli:
     assert "c1, c2" in twice.err
     assert "--cluster" in twice.err
     assert cli("get", "team/box.one", "--cluster", "c2", *at(nats)).code == 0
-    assert cli("get", "a/b/c", *at(nats)).code == 1
+    for command in ("get", "history"):
+        assert cli(command, "a/b/c", *at(nats)).code == 2
+        assert cli(command, "a/", *at(nats)).code == 2
 
 
 def test_the_local_server_is_found_by_its_data_directory(cli: Cli, nats: Nats) -> None:

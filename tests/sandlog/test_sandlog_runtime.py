@@ -69,7 +69,7 @@ async def test_a_role_that_fails_is_made_anew_and_the_others_go_on() -> None:
     task = asyncio.create_task(watched.run())
     async with asyncio.timeout(5):
         await steady.running.wait()
-        while len(made) < 3 or not made[2].running.is_set():  # noqa: ASYNC110
+        while len(made) < 3 or not made[2].running.is_set():
             await asyncio.sleep(0.001)
 
     assert watched.not_ready() == {}

@@ -98,7 +98,7 @@ class Api:
     async def gone(self, plural: str, name: str) -> None:
         """Waits until there is no such object (garbage collection takes its time)."""
         async with asyncio.timeout(20):
-            while (await self.get(plural, name))[0] != 404:  # noqa: ASYNC110 - over HTTP there is no event
+            while (await self.get(plural, name))[0] != 404:
                 await asyncio.sleep(0.02)
 
     async def until(self, plural: str, name: str, holds: Any) -> Json:
