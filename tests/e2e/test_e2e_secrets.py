@@ -33,8 +33,8 @@ async def written(nats_url: str) -> dict[str, str]:
         views = await NatsViewStore.open(connection)
         records = await log.read(["log.>"])
         entries = await views.list("")
-    messages = "\n".join(f"{r.subject} {dict(r.headers)} {r.data.decode()}" for r in records)
-    return {"log": messages, "views": "\n".join((e.data or b"").decode() for e in entries)}
+    messages = "\n".join(f"{r.subject} {dict(r.headers)} {r.data.decode(errors='replace')}" for r in records)
+    return {"log": messages, "views": "\n".join((e.data or b"").decode(errors="replace") for e in entries)}
 
 
 async def test_a_secret_is_in_nothing_that_we_write(api: Api, kubelet: Program, sandlog: Any) -> None:
