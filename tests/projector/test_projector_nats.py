@@ -134,7 +134,8 @@ async def test_a_restart_resumes(place: Place) -> None:
     await place.say(many(story, 50, 10), 100)
     async with Process(place.server.url, "a", False) as again:
         assert await place.caught_up() == 60
-        assert again.metrics.counts["projector_records"] == 20
+        # From the oldest cursor of its partitions on: the new 20, and at most what the last commit before the end did not hold.
+        assert 20 <= again.metrics.counts["projector_records"] < 60
 
 
 async def test_two_on_the_same_partitions(place: Place) -> None:
