@@ -22,6 +22,7 @@ from nats.aio.subscription import Subscription
 from bus.connection import ApiError, Connection, Unreachable
 from bus.stored import SECOND, Position, position, rfc3339
 from bus.streams import STREAM_NOT_FOUND, StreamState, stream_state
+from bus.waiter import Waiter
 
 logger = structlog.get_logger(__name__)
 
@@ -86,7 +87,7 @@ class OrderedPull(Generic[T]):
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._alive_at = 0.0
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._failure: Exception | None = None
         self._closed = False
         self._watchdog: asyncio.TimerHandle | None = None
@@ -114,7 +115,7 @@ class OrderedPull(Generic[T]):
     async def batch(self, limit: int, timeout: float | None = None) -> list[T]:
         """At least one item, at most `limit`; [] after `timeout` seconds. Raises what `lost` makes."""
         if not self._buffer and self._failure is None:
-            await self._wait(timeout)
+            await self._waiter.sleep(timeout)
         if self._failure is not None:
             raise self._failure
         if not self._buffer:
@@ -244,7 +245,7 @@ class OrderedPull(Generic[T]):
         self._buffer.append(self._convert(message, at))
         if self._asked + len(self._buffer) <= WINDOW // 2:
             await self._ask()
-        self._wake()
+        self._waiter.wake()
 
     async def _status(self, headers: dict[str, str]) -> None:
         code = headers["Status"]
@@ -253,7 +254,7 @@ class OrderedPull(Generic[T]):
                 self._rebuild("gap before a heartbeat")
             elif self._received < self.initial:
                 self.initial = self._received  # superseded or expired before they came
-                self._wake()
+                self._waiter.wake()
             return
         # A request ended: 408 expired, 409 of several kinds; the server says how much of it was left.
         left = headers.get("Nats-Pending-Messages")
@@ -263,21 +264,6 @@ class OrderedPull(Generic[T]):
             return
         self._asked = max(0, self._asked - int(left))
         await self._ask()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self, timeout: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(timeout, self._wake) if timeout is not None else None
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
     def _watch(self) -> None:
         if self._closed or self._failure is not None:
@@ -339,4 +325,4 @@ class OrderedPull(Generic[T]):
         logger.warning("reader lost its stream", reason=reason)
         self._failure = self._lost(reason)
         self._buffer.clear()
-        self._wake()
+        self._waiter.wake()

@@ -131,11 +131,6 @@ def commands_of(cluster: str) -> str:
     return f"log.*.{cluster}.*.{COMMAND}.>"
 
 
-def of_object(cluster: str, namespace: str, kind: str, name: str) -> str:
-    """All messages of one aggregate but its pods' observations, whatever the partition count was."""
-    return f"log.*.{cluster}.{namespace}.*.{kind}.{token(name)}"
-
-
 FENCE: Final = "_"
 
 

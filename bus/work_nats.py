@@ -18,6 +18,7 @@ from bus.log import LogUnavailable, Record
 from bus.pull import BACK_OFF_FIRST, BACK_OFF_LONGEST, HEARTBEAT, SILENCE
 from bus.stored import NO_HEADERS, SECOND, position
 from bus.streams import STREAM_NOT_FOUND
+from bus.waiter import Waiter
 
 logger = structlog.get_logger(__name__)
 
@@ -67,7 +68,7 @@ class NatsWorkQueue:
         self._alive_at = 0.0
         self._inbox = ""
         self._subscription: Subscription | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter = Waiter()
         self._repairing: asyncio.Task[None] | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._closed = False
@@ -86,7 +87,7 @@ class NatsWorkQueue:
         if not self._buffer:
             await self._ask(min(limit, PULL))
             if not self._buffer:
-                await self._wait(timeout)
+                await self._waiter.sleep(timeout)
         return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
 
     async def answer(self, reply: str, body: bytes) -> None:
@@ -109,7 +110,7 @@ class NatsWorkQueue:
         await self._unsubscribe()
         while self._buffer:
             await self._buffer.popleft().again(0)
-        self._wake()
+        self._waiter.wake()
 
     async def _make(self) -> None:
         await self._connection.api(self._api, {"stream_name": self._stream, "config": self._config})
@@ -151,7 +152,7 @@ class NatsWorkQueue:
         self._asked -= 1
         record = Record(message.subject, at.sequence, at.time, message.headers or NO_HEADERS, message.data)
         self._buffer.append(NatsDelivery(self, message.reply, record, at.delivered))
-        self._wake()
+        self._waiter.wake()
 
     async def _status(self, headers: dict[str, str]) -> None:
         code, description = headers["Status"], headers.get("Description", "")
@@ -162,23 +163,8 @@ class NatsWorkQueue:
             self._repair(f"{code} {description}")
             return
         asked, self._asked = self._asked, max(0, self._asked - int(left))
-        if self._waiter is not None and self._asked == 0:
+        if self._waiter.asleep and self._asked == 0:
             await self._ask(asked)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self, timeout: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(timeout, self._wake) if timeout is not None else None
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
     def _watch(self) -> None:
         if self._closed:
@@ -202,7 +188,7 @@ class NatsWorkQueue:
                 await self._make()
                 await self._subscribe()
                 self._repairing = None
-                if self._waiter is not None:
+                if self._waiter.asleep:
                     await self._ask(PULL)
                 return
             except ApiError as error:
