@@ -149,10 +149,11 @@ class Calls:
                 )
             except Unreachable:
                 response = None
+            took = loop.time() - began
             code = "none" if response is None else str(response.status)
-            self._metrics.observe(
-                "api_call_seconds", loop.time() - began, verb=call.method, kind=call.kind.word, code=code
-            )
+            self._metrics.observe("api_call_seconds", took, verb=call.method, kind=call.kind.word, code=code)
+            if priority is Priority.CREATE and call.method == "POST" and code == "201":
+                self._lanes.created(took)
             return response
 
     def _delay(self, tries: int, response: Response | None) -> float:

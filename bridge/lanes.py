@@ -1,15 +1,16 @@
 """Who may call the API server next: few calls at a time, and what makes a sandbox ready before what creates one (DESIGN §7).
 
-Few creates at a time did better than many on a small control plane, and this order alone divided the lag of a burst by three. What a user
-waits for need not wait for them: it has places of its own (docs/performance.md).
+This order alone divided the lag of a burst by three, and few creates at a time did better than many: what is created faster than it can be
+made ready only waits longer (docs/performance.md). Within a lane, who began first goes first: the second write of a sandbox before the
+first of another.
 Deterministic: the order of grants follows from the order of requests and the loop's clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import IntEnum
@@ -17,10 +18,12 @@ from typing import Final
 
 import msgspec
 
+from bridge.create_limit import CreateLimit
+
 
 class Priority(IntEnum):
     READY = 0
-    """What a user waits for: endpoints, status."""
+    """What a user waits for and what brings nothing more to do: endpoints, status, the objects of a snapshot."""
     DELETE = 1
     CREATE = 2
     EVENT = 3
@@ -36,9 +39,11 @@ queue of creates does not turn the order into first come, first served."""
 class LanesSettings(msgspec.Struct, frozen=True):
     """Calls at a time, and seconds."""
 
-    limit: int = 32
-    creates: int = 16
-    """of these, creates at the most"""
+    limit: int = 24
+    creates: int = 6
+    """of these, creates, as long as they wait for each other in the API server; …"""
+    most_creates: int = 12
+    """… and where they do not (`bridge.create_limit`)"""
     aging: float = 2.0
     event_delay_limit: float = 5.0
     """An Event that has waited for so long takes its turn with the others (in a third of the places at most)."""
@@ -49,11 +54,15 @@ class LanesSettings(msgspec.Struct, frozen=True):
 
 
 class _Waiter:
-    __slots__ = ("granted", "since")
+    __slots__ = ("granted", "number", "since")
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, number: int) -> None:
         self.since = since
+        self.number = number
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __lt__(self, other: _Waiter) -> bool:
+        return (self.since, self.number) < (other.since, other.number)
 
 
 class Lanes:
@@ -61,7 +70,10 @@ class Lanes:
 
     def __init__(self, settings: LanesSettings | None = None) -> None:
         self._settings = settings or LanesSettings()
-        self._waiting: dict[Priority, deque[_Waiter]] = {priority: deque() for priority in Priority}
+        self._waiting: dict[Priority, list[_Waiter]] = {priority: [] for priority in Priority}
+        """heaps: the first is who began first"""
+        self._asked = 0
+        self._create_limit = CreateLimit(self._settings.creates, self._settings.most_creates)
         self._running = 0
         self._events_running = 0
         self._creates_running = 0
@@ -77,6 +89,15 @@ class Lanes:
     def waiting(self, priority: Priority) -> int:
         return len(self._waiting[priority])
 
+    @property
+    def creates(self) -> int:
+        """How many creates may run at a time just now."""
+        return self._create_limit.current
+
+    def created(self, seconds: float) -> None:
+        """A create, made in its place, took so long and succeeded."""
+        self._create_limit.took(seconds, asyncio.get_running_loop().time())
+
     def hurry(self) -> None:
         """Events no longer hold back: the process is about to stop."""
         self._hurried = True
@@ -84,7 +105,7 @@ class Lanes:
 
     @asynccontextmanager
     async def place(self, priority: Priority, since: float | None = None) -> AsyncIterator[None]:
-        """Wait for a place and hold it. `since`: the loop's time from which the wait counts, now if not given."""
+        """Wait for a place and hold it. `since`: the loop's time at which what needs it began, now if not given."""
         await self._acquire(priority, since)
         try:
             yield
@@ -92,8 +113,9 @@ class Lanes:
             self._release(priority)
 
     async def _acquire(self, priority: Priority, since: float | None) -> None:
-        waiter = _Waiter(asyncio.get_running_loop().time() if since is None else since)
-        self._waiting[priority].append(waiter)
+        self._asked += 1
+        waiter = _Waiter(asyncio.get_running_loop().time() if since is None else since, self._asked)
+        heapq.heappush(self._waiting[priority], waiter)
         self._grant()
         if waiter.granted.done():
             return
@@ -104,6 +126,7 @@ class Lanes:
                 self._release(priority)
             elif waiter in self._waiting[priority]:
                 self._waiting[priority].remove(waiter)
+                heapq.heapify(self._waiting[priority])
             raise
 
     def _release(self, priority: Priority) -> None:
@@ -125,7 +148,7 @@ class Lanes:
             priority = self._next(now)
             if priority is None:
                 break
-            waiter = self._waiting[priority].popleft()
+            waiter = heapq.heappop(self._waiting[priority])
             if waiter.granted.done():
                 continue  # cancelled, and its task has not had its turn yet
             self._running += 1
@@ -148,7 +171,7 @@ class Lanes:
         return waiting[0]
 
     def _may_go(self, priority: Priority) -> bool:
-        return priority is not Priority.CREATE or self._creates_running < self._settings.creates
+        return priority is not Priority.CREATE or self._creates_running < self._create_limit.current
 
     def _event_may_go(self, now: float) -> bool:
         if not self._waiting[Priority.EVENT]:

@@ -104,7 +104,7 @@ class CreatePerformer:
         call = Call("POST", kind, context.namespace, body=_encoder.encode(body))
         for _ in range(_TRIES_AROUND_A_DELETION):
             answer = await self._calls.make(
-                call, Priority.CREATE, context.expires, before_retry=check, settled=create_settled
+                call, Priority.READY, context.expires, before_retry=check, settled=create_settled, since=context.began
             )
             result = await self._created(op, kind, answer, context)
             if result is not None:
@@ -132,7 +132,7 @@ class CreatePerformer:
         return conflict(op, "", 0, "AlreadyExists") if live is None else _judged(op, live)
 
     async def _read(self, kind: Kind, name: str, context: Context) -> Answer:
-        return await self._calls.make(Call("GET", kind, context.namespace, name), Priority.CREATE, context.expires)
+        return await self._calls.make(Call("GET", kind, context.namespace, name), Priority.READY, context.expires)
 
 
 def _check_snapshot(op: CreateJob, live: ObjectMeta | None) -> None:

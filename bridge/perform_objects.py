@@ -98,7 +98,7 @@ class ObjectPerformer:
             _encoder.encode(body),
             MERGE_PATCH,
         )
-        answer = await self._calls.make(call, Priority.READY, context.expires)
+        answer = await self._calls.make(call, Priority.READY, context.expires, since=context.began)
         match classify(answer.status):
             case "done":
                 stored = stored_of(answer.body)

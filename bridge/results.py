@@ -24,12 +24,13 @@ class Context(msgspec.Struct, frozen=True):
     """What all ops of a command share. `expires` is log time, ns; `repeated`: the command was delivered before, so its ops may have been done.
 
     `written`: uid → the object as an earlier op of this command has just written it, the API server's answer: as good as a live read. It
-    is filled while the command is performed, and never leaves it.
+    is filled while the command is performed, and never leaves it. `began`: the loop's time at which the executor took the command up.
     """
 
     namespace: str
     expires: int
     repeated: bool = False
+    began: float | None = None
     written: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 

@@ -165,12 +165,18 @@ def _reconciler(parts: Parts) -> Role:
     )
 
 
+def _lanes(api_calls: int) -> LanesSettings:
+    usual = LanesSettings()
+    most = max(1, api_calls // 2)
+    return LanesSettings(limit=api_calls, creates=min(usual.creates, most), most_creates=most)
+
+
 def _executor(parts: Parts) -> Role:
     cluster = _cluster_of(parts)
     flags = parts.settings
     settings = ExecuteSettings(
         by=parts.member,
-        lanes=LanesSettings(limit=flags.api_calls, creates=max(1, flags.api_calls // 2)),
+        lanes=_lanes(flags.api_calls),
         commit=flags.commit,
     )
     executor = Executor(

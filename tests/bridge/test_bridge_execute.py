@@ -357,7 +357,7 @@ def test_creates_are_bounded_and_what_is_waited_for_has_places_of_its_own() -> N
     """64 creates of one command, then an endpoints patch of another sandbox: it neither queues behind them nor waits for a place of theirs."""
 
     async def scenario() -> None:
-        async with World(ExecuteSettings(by="test", lanes=LanesSettings(limit=12, creates=8))) as world:
+        async with World(ExecuteSettings(by="test", lanes=LanesSettings(limit=12, creates=8, most_creates=8))) as world:
             big, ready = world.sandbox("big", replicas=64), world.sandbox("ready")
             world.client.latency = 0.1
             await world.command(create_pods(big, *range(64)), name="big")

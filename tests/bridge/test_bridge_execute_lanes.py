@@ -22,15 +22,17 @@ class Course:
         self.at: dict[str, float] = {}
         self.most = 0
 
-    async def call(self, name: str, priority: Priority, lasts: float = 1.0) -> None:
-        async with self.lanes.place(priority):
+    async def call(self, name: str, priority: Priority, lasts: float = 1.0, since: float | None = None) -> None:
+        async with self.lanes.place(priority, since):
             self.began.append(name)
             self.at[name] = asyncio.get_running_loop().time()
             self.most = max(self.most, self.lanes.running)
             await asyncio.sleep(lasts)
 
-    def start(self, name: str, priority: Priority, lasts: float = 1.0) -> asyncio.Task[None]:
-        return asyncio.create_task(self.call(name, priority, lasts))
+    def start(
+        self, name: str, priority: Priority, lasts: float = 1.0, since: float | None = None
+    ) -> asyncio.Task[None]:
+        return asyncio.create_task(self.call(name, priority, lasts, since))
 
 
 def test_ready_before_deletes_before_creates_before_events() -> None:
@@ -70,6 +72,43 @@ def test_creates_leave_places_to_what_is_waited_for() -> None:
         assert [course.at[f"c{i}"] for i in range(9)] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
         assert (course.at["r0"], course.at["r1"], course.at["d"]) == (0.5, 0.5, 0.5)
         assert course.most == 6
+
+    run_virtually(scenario)
+
+
+def test_more_creates_go_where_each_is_slow_by_itself() -> None:
+    """All take one second, however many run: the next round is one more, up to the most."""
+
+    async def scenario() -> None:
+        lanes = Lanes(LanesSettings(limit=6, creates=2, most_creates=4))
+        at: list[float] = []
+
+        async def create() -> None:
+            async with lanes.place(CREATE):
+                at.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(1)
+                lanes.created(1.0)
+
+        await asyncio.gather(*(create() for _ in range(9)))
+        assert at == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+        assert lanes.creates == 4
+
+    run_virtually(scenario)
+
+
+def test_who_began_first_goes_first() -> None:
+    """The second write of a sandbox goes before the first of one that came later, though that one waits already."""
+
+    async def scenario() -> None:
+        course = Course(LanesSettings(limit=1))
+        await asyncio.sleep(1)
+        tasks = [course.start("old", READY, since=0.0)]
+        await asyncio.sleep(0)
+        tasks += [course.start(f"young{i}", READY) for i in range(2)]
+        await asyncio.sleep(0.5)
+        tasks.append(course.start("old again", READY, since=0.0))
+        await asyncio.gather(*tasks)
+        assert course.began == ["old", "old again", "young0", "young1"]
 
     run_virtually(scenario)
 
