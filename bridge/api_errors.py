@@ -115,7 +115,9 @@ def _cause(cause: _Cause, secrets: list[str]) -> str:
         field = ""
     message = cause.message or ""
     phrase = _FIRST_WORDS.match(message)
-    told = phrase[0] if phrase else "Invalid value"
+    # A webhook may begin with the value itself.
+    fixed = phrase is not None and _without_secrets(phrase[0], secrets) == phrase[0]
+    told = phrase[0] if phrase and fixed else "Invalid value"
     detail = _detail(message[phrase.end() :], secrets) if phrase else ""
     return f"{field}: {told}{detail}" if field else told + detail
 

@@ -152,6 +152,12 @@ def test_a_pods_secrets_are_found() -> None:
     )
 
 
+def test_a_value_at_the_beginning_of_a_cause_is_no_fixed_phrase() -> None:
+    body = {"reason": "Invalid", "details": {"causes": [{"field": "spec", "message": "Aaaaaa"}]}}
+    assert refusal(422, msgspec.json.encode(body), ["Aaaaaa"]).message == "spec: Invalid value"
+    assert refusal(422, msgspec.json.encode(body)).message == "spec: Aaaaaa"
+
+
 _value = st.text(min_size=6, max_size=40).filter(lambda text: "…" not in text and text.strip() == text)
 
 
