@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from bridge.awake import Awake
 from bridge.calls import Calls, TimeOver
 from bridge.jobbuild import CommitSettings
 from bridge.perform_create import CreatePerformer
@@ -49,6 +51,7 @@ class Performer:
 
     def __init__(self, calls: Calls, recent: Recent | None, commit: CommitSettings, clock: Clock) -> None:
         self._clock = clock
+        self._awake = Awake()
         objects, pods = ObjectPerformer(calls), PodPerformer(calls, Sandboxes(calls, recent))
         deletes, creates = DeletePerformer(calls), CreatePerformer(calls, commit)
         templates = TemplatePerformer(calls, objects, recent)
@@ -67,18 +70,26 @@ class Performer:
         }
 
     async def perform(self, command: Command, namespace: str, accept: Accept, *, repeated: bool) -> tuple[Result, ...]:
-        """One result per op, in order. Whatever the API server says is a result; raises only for faults of ours."""
-        context = Context(namespace, command.expires, repeated)
+        """One result per op, in order. Whatever the API server says is a result; raises only for faults of ours.
+
+        If the process has slept amid the chain its rest is skipped: the command may have been another's since, and is planned afresh.
+        """
+        context = Context(namespace, command.expires, repeated, asyncio.get_running_loop().time())
         produced: dict[str, int] = {}
         results: list[Result] = []
+        true: set[str] = set()
         broken = False
-        for op in command.ops:
-            result = Result(op.id, SKIPPED) if broken else await self._one(_moved(op, produced), context, accept)
-            results.append(result)
-            broken = broken or result.result not in _GOES_ON
-            # What only stands gives no precondition: others may have written since, and the next op was decided before that.
-            if result.result == DONE and result.resource_version and result.reason != STANDS:
-                produced[result.uid] = result.resource_version
+        with self._awake.watch() as slept:
+            for op in command.ops:
+                broken = broken or slept()
+                goes = not broken or op.id in true
+                result = await self._one(_moved(op, produced), context, accept) if goes else Result(op.id, SKIPPED)
+                results.append(result)
+                broken = broken or result.result not in _GOES_ON
+                true |= _true_events(result)
+                # What only stands gives no precondition: others may have written since, and the next op was decided before that.
+                if result.result == DONE and result.resource_version and result.reason != STANDS:
+                    produced[result.uid] = result.resource_version
         return tuple(results)
 
     async def _one(self, op: Op, context: Context, accept: Accept) -> Result:
@@ -94,6 +105,11 @@ class Performer:
             return await perform(op, context)
         except TimeOver as over:
             return time_over(op, _uid_of(op), over)
+
+
+def _true_events(result: Result) -> set[str]:
+    """Ids of the Events of those pods that a CreatePods has made, which are true though others of it failed: `<op>/<pod>`."""
+    return {f"{result.id}/{name}" for name, made in result.names.items() if made.result == DONE}
 
 
 def _uid_of(op: Op) -> str:

@@ -10,6 +10,11 @@ from bus.ops import RewriteTemplate
 INVALID_TEMPLATE: Final = "InvalidTemplate"
 POD_LABELS: Final = (names.POOL_NAME, names.POOL_REVISION, names.SANDBOX_NAME, names.POD_INDEX)
 """Labels that say whose a pod is: never part of a template."""
+NOT_AT_CREATION: Final = frozenset(
+    {"nodeName", "ephemeralContainers", "priority", "preemptionPolicy", "overhead"},
+)
+"""Of a live pod's spec, what a new pod must not bring: its node; containers that were added to it, which a creation may not have; and
+what admission has computed of its PriorityClass (or the default one) and RuntimeClass, which it refuses where the class is another by then."""
 ALLOCATION: Final = (names.ALLOC_STATUS, names.ALLOC_RELEASE, names.ALLOC_RELEASED)
 NO_ENDPOINTS: Final = "[]"
 
@@ -47,9 +52,13 @@ def detach_patch(sandbox: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]
 
 
 def template_of(pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod's labels, annotations and spec as a template: all but whose it is and on which node it runs (PAU-28, N-06). Raises CannotRewrite."""
+    """A pod's labels, annotations and spec as a template: all but whose it is and what a new pod must not bring. Raises CannotRewrite.
+
+    Everything else stays word for word (PAU-28, N-06), also what admission had put in: it takes its own token volume, tolerations and pull
+    secrets as given, and computes what NOT_AT_CREATION names anew.
+    """
     metadata = _object(pod.get("metadata"), "metadata")
-    spec = {key: value for key, value in _object(pod.get("spec"), "spec").items() if key != "nodeName"}
+    spec = {key: value for key, value in _object(pod.get("spec"), "spec").items() if key not in NOT_AT_CREATION}
     labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in POD_LABELS}
     annotations = metadata.get("annotations") or {}
     kept = {key: value for key, value in (("labels", labels), ("annotations", annotations)) if value}

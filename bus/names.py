@@ -48,6 +48,10 @@ STOCK_LEASE: Final = "2fa1c467.opensandbox.io"
 
 MAX_OBJECT_NAME: Final = 253
 MAX_LABEL_VALUE: Final = 63
+MAX_REPOSITORY: Final = 255
+"""Characters that an image reference may have before its tag, the registry's among them (distribution's reference grammar)."""
+MAX_REGISTRY: Final = 150
+"""So much of them a registry may take that the longest container name and a sandbox's shortened one still fit."""
 _HASH_LENGTH = 10
 
 
@@ -60,6 +64,11 @@ def shortened(name: str, limit: int) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{name[: limit - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"
+
+
+def short_image(image: str) -> str:
+    """An image without registry and path: what stays the same where a mirror or a webhook rewrites from where it is pulled."""
+    return image.rpartition("/")[2]
 
 
 def pod_name(sandbox: str, index: int) -> str:
@@ -82,6 +91,12 @@ def job_name(snapshot: str, action: str) -> str:
     """A snapshot's Job: `<snapshot>-<action>`; the name is a label value of the Job's pods, so a too long snapshot name is shortened (B106)."""
     suffix = f"-{action}"
     return shortened(snapshot, MAX_LABEL_VALUE - len(suffix)) + suffix
+
+
+def image_repository(registry: str, sandbox: str, container: str) -> str:
+    """Where a container's image is pushed to: `<registry>/<sandbox>-<container>` (§7.3); a sandbox name too long for it is shortened (B106)."""
+    room = MAX_REPOSITORY - len(registry) - len(container) - 2
+    return f"{registry}/{shortened(sandbox, max(room, 2 * _HASH_LENGTH))}-{container}"
 
 
 def parse_pod_index(name: str, label: str | None) -> int | None:

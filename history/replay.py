@@ -16,7 +16,7 @@ from bus.log import Record
 from bus.messages import Command, NotUnderstood
 from bus.subjects import Aggregate
 from bus.views import Decision, View
-from history import wording
+from history import explaining, wording
 from history.slice import Folder
 from reconciler.decide import decide
 from reconciler.settings import Settings
@@ -41,6 +41,8 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
     """what was ordered, in words"""
     decided: tuple[str, ...] = ()
     """what is decided now, in words"""
+    explained: str = ""
+    """the flag with another value of which the command is decided as it was; '' for none"""
 
 
 class Unchecked(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ class Report(msgspec.Struct, frozen=True):
     not_folded: int
     differences: list[Difference]
     unchecked: list[Unchecked]
+    explained: list[Difference]
+    """those of decisions that a flag of the time explains: no fault of the code"""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -75,6 +79,8 @@ class History(msgspec.Struct, frozen=True):
     narrowed: bool = False
     incomplete: bool = False
     """the log was trimmed before it: what is not settled, or not there, is no difference, and stored views are not compared"""
+    given: frozenset[str] = frozenset()
+    """settings that are to be taken as they are: what they explain is a difference all the same"""
 
 
 Decide = Callable[[View, Settings], Decision]
@@ -105,6 +111,7 @@ class _Check:
         self._records = self._commands = self._views = self._not_folded = 0
         self._differences: list[Difference] = []
         self._unchecked: list[Unchecked] = []
+        self._explained: list[Difference] = []
 
     def take(self, record: Record) -> None:
         self._records += 1
@@ -126,7 +133,8 @@ class _Check:
     def report(self) -> Report:
         for number in list(self._stored):
             self._compare(number)
-        return Report(self._records, self._commands, self._views, self._not_folded, self._differences, self._unchecked)
+        counts = (self._records, self._commands, self._views, self._not_folded)
+        return Report(*counts, self._differences, self._unchecked, self._explained)
 
     def _note(self, aggregate: Aggregate, view: View | None) -> None:
         if view is None:
@@ -181,25 +189,34 @@ class _Check:
     def _again(self, aggregate: Aggregate, position: int, command: Command, view: View) -> None:
         self._commands += 1
         try:
-            decision = self._decide(view, self._history.settings)
+            now = self._made(command, view, self._history.settings)
+            if now == command:
+                return
+            flag = self._explanation(command, view)
         except Exception as error:
             error.add_note(f"deciding again about {aggregate} at {command.view}, for the command at {position}")
             raise
-        uid = view.object.uid if view.object is not None else ""
-        if (command.ops, command.reason, command.uid) == (decision.ops, decision.reason, uid):
-            return
-        now = msgspec.structs.replace(command, ops=decision.ops, reason=decision.reason, uid=uid)
-        self._differences.append(
-            Difference(
-                "decision",
-                position,
-                str(aggregate),
-                _differing(_builtins(command), _builtins(now)),
-                command.view,
-                _words(command),
-                _words(now),
-            )
+        found = Difference(
+            "decision",
+            position,
+            str(aggregate),
+            _differing(_builtins(command), _builtins(now)),
+            command.view,
+            _words(command),
+            _words(now),
+            flag,
         )
+        (self._explained if flag else self._differences).append(found)
+
+    def _made(self, command: Command, view: View, settings: Settings) -> Command:
+        """The command as it is decided now."""
+        decision = self._decide(view, settings)
+        uid = view.object.uid if view.object is not None else ""
+        return msgspec.structs.replace(command, ops=decision.ops, reason=decision.reason, uid=uid)
+
+    def _explanation(self, command: Command, view: View) -> str:
+        tried = explaining.alternatives(command, view, self._history.settings, self._history.given)
+        return next((flag for flag, settings in tried if self._made(command, view, settings) == command), "")
 
     # -- stored views
 

@@ -29,7 +29,7 @@ from sandlog import output, selection
 from sandlog.exits import failed, not_found
 from sandlog.options import DURATION
 from sandlog.roles import decide_settings
-from sandlog.run_options import RunSettings
+from sandlog.run_options import RunSettings, commit_timeout
 from sandlog.timelines import find
 from sandlog.transport import Transport
 
@@ -235,7 +235,7 @@ async def run(
 
 def settings(flags: Mapping[str, Any]) -> Settings:
     """What the reconciler was given, by the flags of the same names."""
-    commit = CommitSettings(timeout=int(flags["commit_job_timeout"]) or CommitSettings().timeout)
+    commit = CommitSettings(timeout=commit_timeout(flags["commit_job_timeout"]))
     return decide_settings(
         RunSettings(
             pod_failure_grace=flags["pod_failure_grace"],

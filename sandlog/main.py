@@ -15,7 +15,16 @@ from bus.subjects import AGGREGATES
 from bus.version import CODE_VERSION
 from sandlog import exits
 from sandlog.argv import go_style, long_flags
-from sandlog.options import DURATION, Target, cluster_option, connection_options, option, output_option
+from sandlog.options import (
+    DURATION,
+    SIGNED_DURATION,
+    Target,
+    cluster_option,
+    connection_options,
+    option,
+    output_option,
+)
+from sandlog.registry import REGISTRY
 from sandlog.run_options import run_options, settings
 from sandlog.stock import warnings
 from sandlog.transport import Transport, for_reading
@@ -214,9 +223,15 @@ def dead_command(
     "--output-file", "-f", type=click.Path(path_type=Path, dir_okay=False), default="sandlog-export.zip", help="To."
 )
 @option("--pod-failure-grace", type=DURATION, default="20s", help="As the reconciler was given.")
-@option("--snapshot-registry", default="", help="As the reconciler was given; else what its commands show.")
+@option(
+    "--snapshot-registry",
+    type=REGISTRY,
+    metavar="TEXT",
+    default="",
+    help="As the reconciler was given; else what its commands show.",
+)
 @option("--resume-pull-secret", default="", help="As the reconciler was given; else what its commands show.")
-@option("--commit-job-timeout", type=DURATION, default="10m", help="As the reconciler was given.")
+@option("--commit-job-timeout", type=SIGNED_DURATION, default="10m", help="As the reconciler was given.")
 @connection_options
 @output_option
 def export_command(
@@ -285,8 +300,8 @@ def import_command(
 
 @cli.command("replay", epilog=exits.help_text())
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@option("--check", is_flag=True, help="Exit code 1 if anything differs.")
-@click.option("--snapshot-registry", help="Decide with this one instead of the file's.")
+@option("--check", is_flag=True, help="Exit code 1 if anything differs that no flag of the time explains.")
+@click.option("--snapshot-registry", type=REGISTRY, metavar="TEXT", help="Decide with this one instead of the file's.")
 @click.option("--resume-pull-secret", help="Decide with this one instead of the file's.")
 @output_option
 def replay_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,21 +42,31 @@ class GoBool(click.ParamType[bool]):
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, from Go's notation (`10m`, `1h30m`, `500ms`), days (`7d`) or a bare number of seconds."""
+    """Seconds, from Go's notation (`10m`, `1h30m`, `500ms`), days (`7d`) or a bare number of seconds; negative ones only if `signed`."""
 
     name = "duration"
+
+    def __init__(self, *, signed: bool = False) -> None:
+        self._signed = signed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
         text = str(value).strip()
+        digits = text[1:] if text[:1] in ("-", "+") else text
         try:
-            return float(text)
+            seconds = float(digits)
         except ValueError:
-            pass
-        if not text or _DURATION.sub("", text):
+            seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _DURATION.findall(digits))
+            if _DURATION.sub("", digits):
+                seconds = math.nan
+        if not digits or digits[0] in "+-" or not math.isfinite(seconds):
             self.fail(f"{value!r} is no duration: write it like 30s, 10m, 1h30m or 7d", param, ctx)
-        return sum(float(amount) * _UNITS[unit] for amount, unit in _DURATION.findall(text))
+        if text[0] != "-" or not seconds:
+            return seconds
+        if not self._signed:
+            self.fail(f"{value!r} is negative: write it like 30s, 10m, 1h30m or 7d", param, ctx)
+        return -seconds
 
 
 class Size(click.ParamType[int]):
@@ -73,6 +84,8 @@ class Size(click.ParamType[int]):
 
 
 DURATION: Final = Duration()
+SIGNED_DURATION: Final = Duration(signed=True)
+"""For flags of the stock controller that give a meaning to negative ones."""
 SIZE: Final = Size()
 GO_BOOL: Final = GoBool()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,36 +10,39 @@ from rich.text import Text
 
 from bus import viewcodec
 from history import archive, replay
-from reconciler.settings import Settings
 from sandlog import output
 from sandlog.exits import failed
 from sandlog.importing import opened
 
 
-def replayed(found: archive.Archive, settings: Settings | None = None) -> replay.Report:
-    """With the settings of the file, or others. Raises Unusable; ValueError and viewcodec.Unreadable where a newer version wrote it."""
-    manifest = found.manifest
+def replayed(found: archive.Archive, changed: Mapping[str, str] | None = None) -> replay.Report:
+    """With the settings of the file but for those that are `changed`. Raises Unusable; ValueError and viewcodec.Unreadable where a newer
+    version wrote it.
+    """
+    manifest, changed = found.manifest, changed or {}
     history = replay.History(
         manifest.partitions,
         manifest.first_sequence,
         manifest.last_sequence,
-        settings or manifest.settings,
+        msgspec.structs.replace(manifest.settings, **changed),
         found.start(),
         found.stored(),
         manifest.cursors,
         manifest.narrowed,
         manifest.start == archive.INCOMPLETE,
+        frozenset(changed),
     )
     return replay.replay(history, found.records())
 
 
 def run(path: Path, *, changed: dict[str, str], check: bool, as_json: bool) -> None:
-    """Print the report; `changed` settings instead of the file's. With `check`, raises Stop if anything differs."""
+    """Print the report; `changed` settings instead of the file's. With `check`, raises Stop if anything differs that no flag of the time
+    explains.
+    """
     with opened(path) as found:
-        settings = msgspec.structs.replace(found.manifest.settings, **changed)
         start = found.manifest.start
         try:
-            report = replayed(found, settings)
+            report = replayed(found, changed)
         except archive.Unusable as error:
             raise failed(str(error)) from error
         except (viewcodec.Unreadable, ValueError) as error:
@@ -59,13 +63,19 @@ def _print(report: replay.Report, start: str) -> None:
         for line in each.details or ("",)
     ]
     rows += [
+        (str(each.position), each.what, each.aggregate, Text(f"explained by {each.explained}: {line}", style="dim"))
+        for each in report.explained
+        for line in each.details or ("",)
+    ]
+    rows += [
         (str(each.position), "unchecked", each.aggregate, Text(each.why, style="dim")) for each in report.unchecked
     ]
     if rows:
         output.show(output.table(("POSITION", "WHAT", "ABOUT", "DIFFERENCE"), rows))
     console.print(
         f"{report.records} messages folded, {report.commands} commands decided again, {report.views} stored views compared: "
-        f"{len(report.differences)} differences, {len(report.unchecked)} not checked"
+        f"{len(report.differences)} differences, {len(report.explained)} explained by a flag that was another, "
+        f"{len(report.unchecked)} not checked"
     )
     if report.not_folded:
         console.print(f"{report.not_folded} messages could not be folded; `sandlog dead` lists those of a log")

@@ -17,7 +17,8 @@ from bus.viewstore_nats import ViewStoreSettings
 from sandlog import logs
 from sandlog.health import Address, Endpoints, parse_address
 from sandlog.namespaces import is_name
-from sandlog.options import DURATION, GO_BOOL, SIZE, boolean, option
+from sandlog.options import DURATION, GO_BOOL, SIGNED_DURATION, SIZE, boolean, option
+from sandlog.registry import REGISTRY
 from sandlog.stock import ignored_options
 
 MEGABYTE: Final = 1024 * 1024
@@ -32,7 +33,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     namespaces: tuple[str, ...] = ()
     qps: float = 0.0
     burst: int = 200
-    api_calls: int = 32
+    api_calls: int = 24
     """API calls at a time of an executor; creates take half of them at the most"""
     pod_failure_grace: float = 20.0
     relist_interval: float = 300.0
@@ -108,8 +109,8 @@ _OURS: Final = (
     option(
         "--api-calls",
         type=click.IntRange(1),
-        default=32,
-        help="API calls at a time of an executor; creates take half of them at the most.",
+        default=24,
+        help="API calls at a time of an executor; of these a few create pods, up to half where that does not only make a queue.",
     ),
     option("--pod-failure-grace", type=DURATION, default="20s", help="How long a pod that may heal is given."),
     option("--relist-interval", type=DURATION, default="5m", help="How often everything is listed anew."),
@@ -174,11 +175,17 @@ _STOCK: Final = (
     ),
     option(
         "--commit-job-timeout",
-        type=DURATION,
+        type=SIGNED_DURATION,
         default="10m",
         help="How long a commit may take, retries included; 0 or less is the default.",
     ),
-    option("--snapshot-registry", default="", help="Where snapshots are pushed to; without it none is made."),
+    option(
+        "--snapshot-registry",
+        type=REGISTRY,
+        default="",
+        metavar="TEXT",
+        help="Where snapshots are pushed to; without it none is made.",
+    ),
     boolean("--snapshot-registry-insecure", help="Push over plain HTTP, or without a look at the certificate."),
     option("--snapshot-push-secret", default="", help="Secret of the registry, in each sandbox's namespace."),
     option("--resume-pull-secret", default="", help="Image pull secret that a resumed sandbox is given."),
@@ -234,7 +241,7 @@ def settings(given: Mapping[str, Any]) -> RunSettings:
         commit=CommitSettings(
             committer_image=given["image_committer_image"] or CommitSettings().committer_image,
             containerd_socket=given["containerd_socket_path"] or CommitSettings().containerd_socket,
-            timeout=int(given["commit_job_timeout"]) or CommitSettings().timeout,
+            timeout=commit_timeout(given["commit_job_timeout"]),
             registry_insecure=given["snapshot_registry_insecure"],
             push_secret=given["snapshot_push_secret"],
         ),
@@ -252,6 +259,11 @@ def settings(given: Mapping[str, Any]) -> RunSettings:
         logs=_logs(given),
         warnings=tuple(warnings),
     )
+
+
+def commit_timeout(seconds: float) -> int:
+    """Whole seconds; one that is not positive is the default (controller-behaviour.md §7.7), and one below a second is no such."""
+    return max(1, int(seconds)) if seconds > 0 else CommitSettings().timeout
 
 
 def _key(given: Mapping[str, Any]) -> bytes | None:

@@ -12,7 +12,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from sandlog.options import DURATION, boolean, option
+from sandlog.options import SIGNED_DURATION, boolean, option
 
 
 class Ignored(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ IGNORED: Final[Mapping[str, Ignored]] = {
 _MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bool": lambda name, **kw: boolean(name, **kw),
     "string": lambda name, **kw: option(name, default=None, **kw),
-    "duration": lambda name, **kw: option(name, type=DURATION, default=None, **kw),
+    "duration": lambda name, **kw: option(name, type=SIGNED_DURATION, default=None, **kw),
 }
 
 

@@ -116,6 +116,29 @@ def test_pau_27_28_n_06_the_template_is_the_pods_but_for_whose_it_is() -> None:
     }
 
 
+def test_what_the_api_server_refuses_at_a_creation_stays_out_of_the_template() -> None:
+    """A `kubectl debug` of the source pod, and what admission had computed of classes that may be others by the time of the resume.
+
+    A creation with ephemeral containers is forbidden; one with a priority, preemption policy or overhead that the class of that time does
+    not have is refused by admission. With the classes' names, which stay, it puts in what they say then.
+    """
+    pod = source_pod()
+    kept = {
+        "priorityClassName": "high",
+        "runtimeClassName": "gvisor",
+        "serviceAccountName": "default",
+        "schedulerName": "default-scheduler",
+        "volumes": [{"name": "kube-api-access-abcde", "projected": {"sources": []}}],
+    }
+    pod["spec"] |= kept | {
+        "ephemeralContainers": [{"name": "debugger-1", "image": "busybox"}],
+        "priority": 1000,
+        "preemptionPolicy": "Never",
+        "overhead": {"memory": "64Mi"},
+    }
+    assert template_of(pod)["spec"] == template_of(source_pod())["spec"] | kept
+
+
 @pytest.mark.parametrize("template", [None, TWO, {"spec": {"containers": [], "hostPID": True}}])
 def test_pau_27_29_b40_nothing_of_the_pool_or_of_a_former_template_stays(template: Any) -> None:
     annotations = {

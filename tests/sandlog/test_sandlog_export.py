@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import runpy
 import signal
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -221,10 +223,42 @@ def test_names_that_cannot_be(cli: Cli, nats: Nats, tmp_path: Path) -> None:
     assert not (tmp_path / "x.zip").exists()
 
 
-def test_replay_check_fails_where_something_differs(cli: Cli) -> None:
-    same = cli("replay", str(PAUSE), "--check")
-    other = cli("replay", str(PAUSE), "--check", "--resume-pull-secret", "another")
-    looked = cli("replay", str(PAUSE), "--resume-pull-secret", "another")
+def made_today(path: Path) -> Path:
+    """A pause and its resume as today's code runs them: nothing of it differs."""
+    runpy.run_path(str(HISTORIES.parent / "make_histories.py"))["make"]("pause_resume", path)
+    return path
+
+
+def with_setting(path: Path, to: Path, old: bytes, new: bytes) -> Path:
+    """The file with another manifest, as an export says whose reconciler was given another flag by then."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(to, "w") as made:
+        for name in source.namelist():
+            data = source.read(name)
+            if name.endswith("manifest.json"):
+                assert old in data
+                data = data.replace(old, new)
+            made.writestr(name, data)
+    return to
+
+
+def test_replay_check_does_not_fail_where_a_flag_of_the_time_explains_it(cli: Cli, tmp_path: Path) -> None:
+    """A restart without `--resume-pull-secret` in the middle of the log: the file has one value of it."""
+    whole = made_today(tmp_path / "whole.zip")
+    path = with_setting(
+        whole, tmp_path / "later.zip", b'"resume_pull_secret": "pull"', b'"resume_pull_secret": "later"'
+    )
+    ran = cli("replay", str(path), "--check")
+
+    assert ran.code == 0
+    assert "explained by --resume-pull-secret" in " ".join(ran.out.split())
+    assert "0 differences, 2 explained" in " ".join(ran.out.split())
+
+
+def test_replay_check_fails_where_something_differs(cli: Cli, tmp_path: Path) -> None:
+    path = str(made_today(tmp_path / "made.zip"))
+    same = cli("replay", path, "--check")
+    other = cli("replay", path, "--check", "--resume-pull-secret", "another")
+    looked = cli("replay", path, "--resume-pull-secret", "another")
 
     assert same.code == 0
     assert "20 commands decided again" in same.out

@@ -17,7 +17,7 @@ from sandlog import roles
 from sandlog.argv import go_style, long_flags
 from sandlog.health import Address
 from sandlog.main import cli, main
-from sandlog.options import DURATION, GO_BOOL, SIZE, Target
+from sandlog.options import DURATION, GO_BOOL, SIGNED_DURATION, SIZE, Target
 from sandlog.run_options import RunSettings, parse_concurrency
 from sandlog.stock import IGNORED
 
@@ -228,10 +228,73 @@ def test_durations_are_gos(text: str, seconds: float) -> None:
     assert DURATION.convert(text, None, None) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10 m", "m", "1x", "10m!"])
+@pytest.mark.parametrize("text", ["", "10 m", "m", "1x", "10m!", "-5m", "-1", "nan", "inf", "+-1s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         DURATION.convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("-5m", -300), ("+1m", 60), ("-1h30m", -5400), ("-7", -7), ("0", 0)])
+def test_where_a_stock_flag_gives_it_a_meaning_a_duration_may_be_negative(text: str, seconds: float) -> None:
+    assert SIGNED_DURATION.convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("-5m", 600), ("0", 600), ("0s", 600), ("-1ns", 600), ("500ms", 1), ("90.5s", 90)]
+)
+def test_a_commit_timeout_that_is_not_positive_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: int
+) -> None:
+    """controller-behaviour.md §7.7: in whole seconds, non-positive → 600."""
+    settings, _, warnings = run_with(monkeypatch, f"--commit-job-timeout={text}", "--expectation-timeout=-1s")
+    assert settings.commit.timeout == seconds
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "localhost:5000",
+        "myorg",
+        "[::1]:5000/x",
+        "registry.default.svc.cluster.local:5000",
+        "123.dkr.ecr.eu-west-1.amazonaws.com/team_a/x--y/a__b.c",
+    ],
+)
+def test_a_registry_is_used_verbatim(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    assert run_with(monkeypatch, f"--snapshot-registry={text}")[0].snapshot_registry == text
+
+
+def test_a_registrys_trailing_slash_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verbatim it would make `reg:5000//a-main`, which no tool takes."""
+    assert run_with(monkeypatch, "--snapshot-registry=reg:5000/")[0].snapshot_registry == "reg:5000"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("http://reg:5000/", "write reg:5000, and --snapshot-registry-insecure for plain HTTP"),
+        ("https://reg.example.com/x", "write reg.example.com/x"),
+        ("docker://reg", "write reg"),
+        ("reg.example.com/Team", "lower case"),
+        ("reg.example.com/x:v1", "tag"),
+        ("reg.example.com/x@sha256:0", "tag"),
+        ("reg:port", "HOST[:PORT][/PATH]"),
+        ("reg//x", "HOST[:PORT][/PATH]"),
+        ("/reg", "HOST[:PORT][/PATH]"),
+        (" reg", "HOST[:PORT][/PATH]"),
+        ("reg/" + "x" * 150, "longer than"),
+    ],
+)
+@pytest.mark.parametrize("command", [["run", "all"], ["export"], ["replay", "x.zip"]])
+def test_a_registry_with_which_no_image_name_is_valid_is_refused_at_once(
+    command: list[str], text: str, hint: str
+) -> None:
+    result = CliRunner().invoke(cli, [*command, f"--snapshot-registry={text}"], terminal_width=1000)
+
+    assert result.exit_code == 2
+    assert hint in " ".join(result.output.replace("│", " ").split())
 
 
 def test_sizes_are_powers_of_1024() -> None:
