@@ -115,6 +115,12 @@ class SandboxSpec(_Partial, frozen=True):
     task_template: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Template(_Partial, frozen=True):
+    """A pod template, as far as it says what runs."""
+
+    spec: PodSpec
+
+
 class BatchSandbox(_Partial, frozen=True):
     metadata: ObjectMeta
     spec: SandboxSpec = SandboxSpec()

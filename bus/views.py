@@ -48,11 +48,18 @@ class Pod(_Part, frozen=True):
     template: str = ""
     """digest of the template it was built from (annotation)"""
     exit_code: int | None = None
-    """of a pod that ended: the first container's"""
+    """of a pod that ended: the first container's; of a snapshot's Job's pod: that of its container `commit`, also while others go on"""
     result: str = ""
     """a commit pod's termination message, bounded; else ''"""
     containers: tuple[str, ...] = ()
     """names of its containers in order, init containers apart: what a snapshot of it commits (B52)"""
+    images: tuple[str, ...] = ()
+    """of those containers, as `bus.names.short_image`; () where it is no BatchSandbox's, or was seen by a version that did not keep them"""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it will run that matters: its phase says so, or what it is there for has ended."""
+        return self.phase in ("Succeeded", "Failed") or self.exit_code is not None
 
     @property
     def assigned(self) -> bool:
@@ -79,13 +86,21 @@ class SandboxObject(_Part, frozen=True):
     has_tasks: bool = False
     template: str = ""
     """digest of template and shard patches"""
+    images: dict[str, str] = {}
+    """container of its template → image, as `bus.names.short_image`; {} where that is not known"""
+    patched: bool = False
+    """it has shard patches, which may say otherwise than the template"""
     spec: str = ""
     """digest of the spec, `pause` apart"""
     reduced: bool = False
     """the object is too large for a message: what is only in its spec is not known"""
+    bare: bool = False
+    """it is too large even without: of spec, status and annotations only what was known before"""
     allocated: tuple[str, ...] = ()
     """pods that its annotations give it, in order: `alloc-status` without `alloc-release` (controller-behaviour.md §2.1); where one of them
     cannot be read, those known before. They count while it is pooled (B40)"""
+    released: bool = False
+    """`alloc-status` names pods, and `alloc-release` each of them: it has none any more, and gets none (B90)"""
     malformed: tuple[str, ...] = ()
     """keys of allocation annotations that cannot be read (B05, B06)"""
     status: SandboxStatus = SandboxStatus()
@@ -103,6 +118,8 @@ class Snapshot(_Part, frozen=True):
     uid: str = ""
     gone: bool = False
     deleting: bool = False
+    deletion_time: int = 0
+    """since when it is being deleted; 0: it is not"""
     created: int = 0
     generation: int = 0
     sandbox: str = ""
@@ -125,7 +142,7 @@ class Job(_Part, frozen=True):
     succeeded: int = 0
     failed: int = 0
     failure: str = ""
-    """message of condition Failed=True, or its reason; '' while it has not failed for good"""
+    """message of condition Failed=True, or a text in its place; '' while it has not failed for good"""
     owner: str = ""
     """uid of the snapshot that it was made for"""
 
@@ -252,6 +269,8 @@ class Source(_Part, frozen=True):
     pod_uid: str = ""
     node: str = ""
     containers: tuple[str, ...] = ()
+    leaving: bool = False
+    """that BatchSandbox is being deleted"""
     busy: str = ""
     """another snapshot that is committing the same pod and was created before this one (B57); '' for none"""
 

@@ -24,7 +24,7 @@ from bus.views import (
     Version,
     View,
 )
-from projector import commands, slots, sources
+from projector import commands, remembered, slots, sources
 from projector.closing import Known
 from projector.index import Entry, Name
 
@@ -268,14 +268,16 @@ def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
         gone = replace(view, object=None, known=made.version, pause_generation=None)
         return commands.dropped_creates(_renewed(gone, view))
     if before is None or before.uid != after.uid:
-        first = after.generation == 1
+        first = after.generation == 1 and not after.bare
         pause_generation = (1 if after.pause is not None else 0) if first else None
         unshown_since = unshown_last = now
     else:
-        pause_generation = _pause_generation(view.pause_generation, before, after)
         unshown_since, unshown_last = view.unshown_since, view.unshown_last
-        if after.malformed:
+        if after.bare:
+            after = remembered.known_before(after, before)
+        elif after.malformed:
             after = replace(after, allocated=before.allocated)
+        pause_generation = remembered.pause_generation(view.pause_generation, before, after)
         if before.status != after.status:
             unshown_since = 0
         if before.generation != after.generation:
@@ -290,13 +292,3 @@ def _sandbox_into(view: SandboxView, made: Prepared, now: int) -> SandboxView:
     )
     changed = _renewed(changed, view)
     return commands.dropped_creates(changed) if after.deleting else changed
-
-
-def _pause_generation(known: int | None, before: SandboxObject, after: SandboxObject) -> int | None:
-    """P (DESIGN §6): the generation of the last change of spec.pause; None where versions were missed that may have changed it twice."""
-    passed = after.generation - before.generation
-    if passed < 0:
-        return None
-    if before.pause != after.pause:
-        return after.generation
-    return known if passed <= 1 else None

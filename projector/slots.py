@@ -34,6 +34,10 @@ KEPT_ANNOTATIONS: Final = (
     names.ALLOC_RELEASED,
     names.FAILED_SPEC_DIGEST,
 )
+COMMIT_CONTAINER: Final = "commit"
+"""Of commit and unpause Jobs alike (§7.7, §7.8)."""
+NO_MESSAGE: Final = "Commit job failed"
+"""What a Job that gave up without a word says to users (§7.5)."""
 RESULT_LIMIT: Final = 4096
 """A kubelet cuts a termination message at this many bytes (B44)."""
 
@@ -49,6 +53,20 @@ _snapshot = msgspec.json.Decoder(resources.SandboxSnapshot)
 _job = msgspec.json.Decoder(resources.Job)
 _pool = msgspec.json.Decoder(resources.Pool)
 _metadata = msgspec.json.Decoder(resources.Metadata)
+_template = msgspec.json.Decoder(resources.Template)
+_NO_PATCHES: Final = (b"null", b"[]")
+
+
+class _Present(msgspec.Struct, frozen=True):
+    """Whether an object that had to be cut still has a spec; if not, it has its bare metadata alone."""
+
+    spec: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    def __bool__(self) -> bool:
+        return self.spec is not msgspec.UNSET
+
+
+_present = msgspec.json.Decoder(_Present)
 
 
 def _time(text: str | None) -> int:
@@ -67,7 +85,7 @@ def sandbox_object(seen: Seen) -> SandboxObject:
     read = _batch_sandbox.decode(seen.object)
     meta, spec = read.metadata, read.spec
     annotations = meta.annotations or {}
-    allocated, malformed = _allocation(annotations)
+    allocated, released, malformed = _allocation(annotations)
     return SandboxObject(
         version=(seen.epoch, seen.resource_version),
         uid=meta.uid,
@@ -83,16 +101,34 @@ def sandbox_object(seen: Seen) -> SandboxObject:
         has_template=bytes(spec.template) != b"null",
         has_tasks=bytes(spec.task_template) != b"null",
         template=seen.facts.get("templateDigest", ""),
+        images=_template_images(spec.template),
+        patched=bytes(spec.shard_patches) not in _NO_PATCHES,
         spec=seen.facts.get("specDigest", ""),
         reduced=seen.reduced,
+        bare=seen.reduced and not _present.decode(seen.object),
         allocated=allocated,
+        released=released,
         malformed=malformed,
         status=read.status,
     )
 
 
-def _allocation(annotations: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(pods of `alloc-status` less those of `alloc-release`, keys that cannot be read); with such a key nothing is certain, so no pods."""
+def _template_images(template: msgspec.Raw) -> dict[str, str]:
+    """Users may fill a template with anything: {} where it does not say what runs."""
+    if bytes(template) == b"null":
+        return {}
+    try:
+        containers = _template.decode(template).spec.containers or ()
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return {each.name: names.short_image(each.image) for each in containers if each.name and each.image}
+
+
+def _allocation(annotations: dict[str, str]) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """(pods of `alloc-status` less those of `alloc-release`, whether those are all, keys that cannot be read).
+
+    With such a key nothing is certain, so no pods.
+    """
     given: list[tuple[str, ...]] = []
     malformed = []
     for key in (names.ALLOC_STATUS, names.ALLOC_RELEASE):
@@ -102,9 +138,10 @@ def _allocation(annotations: dict[str, str]) -> tuple[tuple[str, ...], tuple[str
         except (msgspec.DecodeError, RecursionError):
             malformed.append(key)
     if malformed:
-        return (), tuple(malformed)
+        return (), False, tuple(malformed)
     status, release = given
-    return tuple(name for name in dict.fromkeys(status) if name not in release), ()
+    kept = tuple(name for name in dict.fromkeys(status) if name not in release)
+    return kept, bool(status) and not kept, ()
 
 
 def _trouble(status: resources.PodStatus) -> tuple[str, bool]:
@@ -124,10 +161,15 @@ def _trouble(status: resources.PodStatus) -> tuple[str, bool]:
     return "", False
 
 
-def _ended(status: resources.PodStatus) -> tuple[int | None, str]:
+def _ended(status: resources.PodStatus, *, of_job: bool) -> tuple[int | None, str]:
+    """Exit code and message. Of a snapshot's Job's pod the container `commit` alone counts, whatever was injected beside it (§7.5, SNP-03).
+
+    Its pod restarts nothing, so it is over with that container, also while another goes on.
+    """
     for container in status.container_statuses or ():
         ended = container.state.terminated if container.state else None
-        if ended is not None and status.phase in ("Failed", "Succeeded"):
+        counts = container.name == COMMIT_CONTAINER if of_job else status.phase in ("Failed", "Succeeded")
+        if ended is not None and counts:
             return ended.exit_code, ended.message
     return None, ""
 
@@ -140,8 +182,10 @@ def pod_slot(seen: Seen, read: resources.Pod, before: Pod | None, now: int) -> P
     standing = before is not None and before.uid == meta.uid and before.reason and before.terminal == terminal
     since = (before.since if before is not None and standing else now) if reason else 0
     owner = meta.controller(resources.BATCH_SANDBOX.name) or meta.controller(resources.JOB.name)
-    exit_code, message = _ended(status)
-    commit = names.SNAPSHOT_NAME in labels
+    of_job = names.SNAPSHOT_NAME in labels
+    containers = read.spec.containers or ()
+    restorable = meta.controller(resources.BATCH_SANDBOX.name) is not None
+    exit_code, message = _ended(status, of_job=of_job)
     return Pod(
         version=(seen.epoch, seen.resource_version),
         uid=meta.uid,
@@ -158,8 +202,9 @@ def pod_slot(seen: Seen, read: resources.Pod, before: Pod | None, now: int) -> P
         since=since,
         template=(meta.annotations or {}).get(names.TEMPLATE_DIGEST, ""),
         exit_code=exit_code,
-        result=message[:RESULT_LIMIT] if commit else "",
-        containers=tuple(container.name for container in read.spec.containers or ()),
+        result=message[:RESULT_LIMIT] if of_job else "",
+        containers=tuple(container.name for container in containers),
+        images=tuple(names.short_image(each.image) for each in containers) if restorable else (),
     )
 
 
@@ -180,6 +225,7 @@ def snapshot_slot(seen: Seen) -> Snapshot:
         name=meta.name,
         uid=meta.uid,
         deleting=meta.deletion_timestamp is not None,
+        deletion_time=_time(meta.deletion_timestamp),
         created=_time(meta.creation_timestamp),
         generation=meta.generation,
         sandbox=read.spec.sandbox_name,
@@ -202,7 +248,7 @@ def job_slot(seen: Seen) -> Job:
         deleting=read.metadata.deletion_timestamp is not None,
         succeeded=read.status.succeeded,
         failed=read.status.failed,
-        failure=(failed.message or failed.reason or "Failed") if failed else "",
+        failure=(failed.message or NO_MESSAGE) if failed else "",
         owner=owner.uid if owner is not None else "",
     )
 

@@ -12,7 +12,6 @@ from bus.views import NO_SOURCE, Pod, SandboxView, Snapshot, SnapshotView, Sourc
 ENDED: Final = frozenset({"Succeed", "Failed"})
 """Phases of a snapshot that it never leaves."""
 COMMITTING: Final = "Committing"
-_POD_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def is_open(view: SnapshotView) -> bool:
@@ -24,7 +23,7 @@ def works(view: SnapshotView) -> bool:
     """Whether something of this snapshot may still hold its source pod: a Job of it, or the will to make one."""
     if is_open(view) and view.object is not None and not view.object.deleting:
         return True
-    if any(not pod.gone and pod.phase not in _POD_ENDED for pod in view.pods.values()):
+    if any(not pod.gone and not pod.ended for pod in view.pods.values()):
         return True
     ended = {pod.owner for pod in view.pods.values()}
     return any(not (job.gone or job.succeeded or job.failure or job.uid in ended) for job in view.jobs.values())
@@ -41,7 +40,7 @@ def source_of(snapshot: Snapshot, sandbox: SandboxView | None) -> Source:
     if sandbox is None or sandbox.object is None:
         return NO_SOURCE
     object = sandbox.object
-    source = Source(uid=object.uid, generation=object.generation)
+    source = Source(uid=object.uid, generation=object.generation, leaving=bool(object.deleting))
     for name, pod in _candidates(sandbox):
         runs = pod.phase == "Running" and not (pod.gone or pod.deleting)
         if runs and snapshot.pod_uid in ("", pod.uid):

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from bus.names import SNAPSHOT_CLEANUP, job_name
+from bus.names import SNAPSHOT_CLEANUP, image_repository, job_name
 from bus.ops import CreateJob, DeleteObject, PatchMetadata, PatchSnapshotStatus, Target
 from bus.resources import Condition, SnapshotContainer, SnapshotStatus
 from bus.times import format_time
-from bus.views import Job, Snapshot, SnapshotView
+from bus.views import Job, Pod, Snapshot, SnapshotView
 from reconciler import events
 from reconciler.plan import JOBS, PODS, SNAPSHOT, SnapshotPlan
 
@@ -66,8 +66,11 @@ def images_of(plan: SnapshotPlan) -> tuple[SnapshotContainer, ...]:
     if stored and object.status.source_pod_name == source.pod and all(each.image_uri for each in stored):
         return stored
     tag = tag_of(plan.view.name, object.owner, source.generation)
-    prefix = f"{plan.settings.snapshot_registry}/{object.sandbox}"
-    return tuple(SnapshotContainer(name, f"{prefix}-{name}:{tag}") for name in source.containers)
+    registry = plan.settings.snapshot_registry
+    return tuple(
+        SnapshotContainer(name, f"{image_repository(registry, object.sandbox, name)}:{tag}")
+        for name in source.containers
+    )
 
 
 # -- Pending
@@ -87,11 +90,21 @@ def _why_not(plan: SnapshotPlan) -> tuple[str, str]:
     if not plan.settings.snapshot_registry and object.status.phase != "Committing":
         return "RegistryNotConfigured", "snapshot-registry not configured in controller manager"
     if not source.uid or object.owner not in ("", source.uid):
-        missing = f'batchsandboxes.sandbox.opensandbox.io "{name}" not found'
+        missing = f'BatchSandbox.sandbox.opensandbox.io "{name}" not found'
         return "BatchSandboxLookupFailed", f"failed to get BatchSandbox {name}: {missing}"
     if not source.pod or (object.status.phase == "Committing" and source.pod != object.status.source_pod_name):
         return "SourcePodNotFound", f"source pod not found: no running pod found for BatchSandbox {name}"
     return "NoContainers", f"no containers found in BatchSandbox {name} template"
+
+
+def await_end(plan: SnapshotPlan) -> None:
+    """The garbage collector is on its way: whatever was written now would be noise. For a while only (DESIGN §8.8)."""
+    plan.because("its sandbox goes: waiting for its own deletion")
+    plan.wake(orphaned_until(plan))
+
+
+def orphaned_until(plan: SnapshotPlan) -> int:
+    return object_of(plan).created + plan.settings.orphan_patience
 
 
 def tell_phase(plan: SnapshotPlan) -> None:
@@ -154,18 +167,20 @@ def make_job(plan: SnapshotPlan) -> None:
     if plan.refused(JOBS):
         return
     object, source = object_of(plan), plan.view.source
-    failure = plan.view.failure
-    if failure is not None and failure.op == CREATE_JOB:
-        message = f"Failed to create commit job: {failure.message}"
-        events.of_snapshot(plan, _failure_id(plan), target_of(plan), events.WARNING, "FailedCreateJob", message)
+    _tell_refusal(plan)
     pod = Target(PODS, source.pod, source.pod_uid)
     order(plan, COMMIT, object.status.containers or (), pod, object.status.source_node_name or source.node)
     plan.because("make the commit Job")
 
 
-def _failure_id(plan: SnapshotPlan) -> str:
+def _tell_refusal(plan: SnapshotPlan) -> None:
+    """The Event of a commit Job that was refused, once per refusal (N-34)."""
     failure = plan.view.failure
-    return f"{plan.view.aggregate}/{failure.at if failure is not None else 0}/refused"
+    if failure is None or failure.op != CREATE_JOB:
+        return
+    message = f"Failed to create commit job: {failure.message}"
+    id = f"{plan.view.aggregate}/{failure.at}/refused"
+    events.of_snapshot(plan, id, target_of(plan), events.WARNING, "FailedCreateJob", message)
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -181,14 +196,18 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def result_of(view: SnapshotView, job: Job) -> str | None:
-    """What a pod of this Job that ended with exit code 0 left as its result; None while there is none.
+    """What a pod of this Job whose commit ended with exit code 0 left as its result; None while there is none.
 
-    The pod's own status says so a second before the Job controller does. Pods of an earlier Job of that name are another's.
+    The pod's own status says so a second before the Job controller does, and where a container beside it goes on, or fails, the Job never
+    does. Pods of an earlier Job of that name are another's.
     """
-    for pod in view.pods.values():
-        if not pod.gone and pod.owner == job.uid and pod.phase == "Succeeded" and pod.exit_code in (0, None):
-            return pod.result
-    return None
+    results = [pod.result for pod in _committed(view, job)]
+    return next((result for result in results if result.strip()), results[0] if results else None)
+
+
+def _committed(view: SnapshotView, job: Job) -> list[Pod]:
+    ours = [pod for pod in view.pods.values() if not pod.gone and pod.owner == job.uid]
+    return [pod for pod in ours if pod.exit_code == 0 or (pod.exit_code is None and pod.phase == "Succeeded")]
 
 
 def digests(result: str) -> dict[str, str]:
@@ -211,7 +230,16 @@ def done(plan: SnapshotPlan) -> None:
     ready = ("Ready", "SnapshotReady", "Snapshot is ready")
     op = write(plan, moved(plan, "Succeed", ready, containers=containers))
     events.of_snapshot(plan, f"{op.id}/event", op.target, events.NORMAL, "JobSucceeded", "Commit job succeeded")
+    _end_job(plan, job)
     plan.because("committed")
+
+
+def _end_job(plan: SnapshotPlan, job: Job) -> None:
+    """One that would run on, or try again and push what is there by then: a container beside the commit goes on, or failed."""
+    name = job_name(plan.view.name, COMMIT)
+    over = job.succeeded or job.deleting or any(pod.phase == "Succeeded" for pod in _committed(plan.view, job))
+    if not over and plan.free(JOBS, name):
+        plan.add(DeleteObject(plan.next_id(), Target(JOBS, name, job.uid)))
 
 
 def fail_job(plan: SnapshotPlan) -> None:
@@ -219,7 +247,7 @@ def fail_job(plan: SnapshotPlan) -> None:
     if not writable(plan):
         return
     job = plan.view.jobs[job_name(plan.view.name, COMMIT)]
-    op = write(plan, moved(plan, "Failed", ("Failed", "CommitJobFailed", job.failure or "Commit job failed")))
+    op = write(plan, moved(plan, "Failed", ("Failed", "CommitJobFailed", job.failure)))
     unpause(plan)
     events.of_snapshot(plan, f"{op.id}/event", op.target, events.WARNING, "JobFailed", "Commit job failed")
     plan.because("the commit Job failed")
@@ -230,6 +258,7 @@ def refuse_job(plan: SnapshotPlan) -> None:
     if writable(plan) and failure is not None:
         message = f"failed to build commit job: {failure.message}"
         write(plan, moved(plan, "Failed", ("Failed", "BuildCommitJobFailed", message)))
+        _tell_refusal(plan)
         plan.because("the commit Job is refused")
 
 

@@ -1,8 +1,9 @@
 """Events (controller-behaviour.md §9.2), as ops behind the op they tell of.
 
 A chain stops at the first op that is not done, so an Event in the same command is recorded only if what it says is true, and costs no
-command of its own. Its id follows from that op's id: a re-issue names the same Event. Where a CreatePods is done only in part,
-the Events of that part are not recorded; the failure's own is (`FailedCreate`, with the condition that shows it, so once per message).
+command of its own. Its id follows from that op's id: a re-issue names the same Event. Where a CreatePods is done only in part, the executor
+knows the Events of that part by it (`<op>/<pod>`) and records them; so is the failure's own (`FailedCreate`, with the condition that shows
+it, so once per message).
 No Event holds any part of a pod (B104).
 """
 
@@ -60,6 +61,19 @@ def expired(plan: Plan, op: DeleteExpired) -> None:
 def lifecycle_failed(plan: Plan, op: PatchSandboxStatus, reason: str, message: str) -> None:
     """`PauseFailed` or `ResumeFailed`, with the condition of that name: the stock controller says neither."""
     plan.add(RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, WARNING, reason, message, plan.now))
+
+
+def kept_snapshot(plan: Plan, op: PatchSandboxStatus) -> None:
+    """A resume is over, and its snapshot stays: with the condition that says why."""
+    said = op.status.condition("ResumeFailed")
+    if said is not None:
+        lifecycle_failed(plan, op, "ResumeFailed", f"{said.reason}: {said.message}")
+
+
+def malformed(plan: Plan, op: PatchSandboxStatus, message: str) -> None:
+    plan.add(
+        RecordEvent(f"{op.id}/event", op.target, SANDBOX_COMPONENT, WARNING, "MalformedAllocation", message, plan.now)
+    )
 
 
 def of_snapshot(plan: SnapshotPlan, id: str, target: Target, type: str, reason: str, message: str) -> None:

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from bus.names import pod_name
+from bus.names import ENDPOINTS, pod_name
 from bus.times import SECOND, parse_time
 from bus.views import Failure, Pod, SandboxObject
 from reconciler.plan import PODS, Plan
-from reconciler.pods import Pods, absent, foreign, wanted
+from reconciler.pods import Pods, absent, foreign, is_released, wanted
 
 HEALING: Final = frozenset(
     {
@@ -28,10 +28,14 @@ HEALING: Final = frozenset(
 """Reasons that may heal: a pod fails its sandbox only when one has stood for the grace."""
 UNBUILDABLE: Final = frozenset({"InvalidTemplate", "InvalidShardPatch", "InvalidImageName"})
 """The executor's words for a template from which no pod can be built."""
-UNPROCESSABLE: Final = 422
+NEVER: Final = (400, 422)
+"""Codes of a refusal that no repeat mends: the pod cannot be read, or breaks a rule."""
 NAME_TAKEN: Final = "NameTaken"
 COMPLETED: Final = "Completed"
 """A pod of phase Succeeded."""
+POD_LOST: Final = "PodLost"
+"""A pod of the pool's that a sandbox was given is no more (B07)."""
+MALFORMED: Final = "MalformedAllocation"
 UNSAID: Final = "Error"
 """A Failed pod that says no reason; kubectl's word for it."""
 
@@ -50,10 +54,66 @@ def problem(plan: Plan, object: SandboxObject, pods: Pods) -> Problem | None:
     of_pods = _pod_problem(plan, object, pods)
     if of_pods is not None and of_pods.fatal:
         return of_pods
+    if object.pooled:
+        return of_pods or malformed(object) or _of_before(object)
     of_create = _create_problem(plan, object, pods)
     if of_create is not None and (of_create.fatal or of_pods is None):
         return of_create
     return of_pods
+
+
+def malformed(object: SandboxObject) -> Problem | None:
+    """A pooled sandbox's allocation that cannot be read (B05, B06); what was known of it before still holds."""
+    if not object.pooled or not object.malformed:
+        return None
+    return Problem(MALFORMED, f"cannot be read: annotation {', '.join(object.malformed)}", fatal=False)
+
+
+def _of_before(object: SandboxObject) -> Problem | None:
+    """One that failed, and then gave its pods back, has nothing that could heal."""
+    shown = object.status.condition("PodFailed")
+    if not is_released(object) or shown is None or object.status.phase != "Failed":
+        return None
+    return Problem(shown.reason, shown.message, fatal=True)
+
+
+def lost(plan: Plan, object: SandboxObject, pods: Pods) -> list[str]:
+    """Pods that a pooled sandbox names and that are no more, once it was delivered: before, its pool replaces them (DESIGN §11, B07).
+
+    Of one that was seen going that is certain. One that is only not there may be on its way to us: its sandbox shows `Failed` when nothing
+    else is there for the grace.
+    """
+    if not object.pooled or not _was_delivered(object):
+        return []
+    named = [(name, plan.view.pods.get(name)) for name in object.allocated]
+    gone = [name for name, pod in named if pod is not None and pod.gone]
+    unknown = [name for name, pod in named if pod is None]
+    if unknown and (_shows_lost(object) or (not pods.ours and _long_without(plan, object))):
+        return [name for name, pod in named if pod is None or pod.gone]
+    return gone
+
+
+def _was_delivered(object: SandboxObject) -> bool:
+    return object.status.phase in ("Succeed", "Pausing") or ENDPOINTS in object.annotations or _shows_lost(object)
+
+
+def _shows_lost(object: SandboxObject) -> bool:
+    shown = object.status.condition("PodFailed")
+    return shown is not None and shown.reason == POD_LOST
+
+
+def _long_without(plan: Plan, object: SandboxObject) -> bool:
+    return object.status.phase == "Failed" or long_in_making(plan, object)
+
+
+def long_in_making(plan: Plan, object: SandboxObject) -> bool:
+    """Whether the sandbox has said for the grace that it is being created; else a wake-up is noted."""
+    shown = object.status.condition("Progressing")
+    since = parse_time(shown.last_transition_time) if shown is not None else None
+    if since is None or object.status.phase not in ("Pending", "Succeed"):
+        return False
+    plan.wake(since + plan.settings.pod_failure_grace)
+    return since + plan.settings.pod_failure_grace <= plan.now
 
 
 def reason_of(pod: Pod) -> str:
@@ -90,6 +150,10 @@ def _pod_problem(plan: Plan, object: SandboxObject, pods: Pods) -> Problem | Non
             shown = fatal = True
         else:
             plan.wake(pod.since + plan.settings.pod_failure_grace)
+    for name in lost(plan, object, pods):
+        observed += 1
+        sick.append((POD_LOST, name))
+        shown = fatal = True
     if not shown:
         return None
     primary, sample = _primary(sick)
@@ -114,7 +178,7 @@ def _create_problem(plan: Plan, object: SandboxObject, pods: Pods) -> Problem | 
     if failure is not None and (name := _refused_name(plan, object, failure)):
         reason = failure.reason or UNSAID
         message = f"failed to create pod {name}: {failure.message}"
-        if failure.code == UNPROCESSABLE or failure.reason in UNBUILDABLE:
+        if failure.code in NEVER or failure.reason in UNBUILDABLE:
             return Problem(reason, message, fatal=True, create=True)
         return Problem(reason, message, _over(plan, pods, _since(object, failure, reason)), create=True)
     name = foreign(plan.view, object) if len(plan.view.pods) > len(pods.ours) else None

@@ -8,9 +8,10 @@ from typing import Final
 
 import msgspec
 
+from bus.names import ENDPOINTS
 from bus.views import SandboxObject, SandboxView, Snapshot
-from reconciler.health import problem
-from reconciler.intent import RESUME_FAILED, Intent, intent_of
+from reconciler.health import long_in_making, problem
+from reconciler.intent import Intent, intent_of
 from reconciler.pausing import (
     begin,
     clear,
@@ -25,13 +26,13 @@ from reconciler.pausing import (
     wait,
 )
 from reconciler.plan import Plan
-from reconciler.pods import survey
+from reconciler.pods import Pods, is_released, survey
+from reconciler.restored import good, images, is_unused
 from reconciler.resuming import (
     any_usable,
     arrive,
     arrived,
     broken,
-    images,
     is_rewritten,
     others,
     proceed,
@@ -50,7 +51,6 @@ class Phase(StrEnum):
     """no phase yet, or Pending"""
     RUNNING = "Succeed"
     FAILED = "Failed"
-    UNRESUMED = "Failed (ResumeFailed)"
     PAUSING = "Pausing"
     PAUSED = "Paused"
     ASKED = "Resuming (asked)"
@@ -70,6 +70,8 @@ class Kept(StrEnum):
     OVERDUE = "overdue"
     GOOD = "good"
     """Succeed, with images"""
+    UNUSED = "unused"
+    """good, and `ResumeFailed` stands: nothing has been made of it since"""
     BAD = "bad"
     """Failed, or Succeed without images"""
 
@@ -81,11 +83,14 @@ class Held(StrEnum):
     UNSUPPORTED = "replicas not 1"
     RUNS = "one runs"
     NONE = "none runs"
+    RELEASED = "given back"
+    """a pooled sandbox's, all: none comes any more"""
     OLD = "some of before"
     """of another template, or any where a paused sandbox must have none"""
     READY = "ready"
     BROKEN = "failed"
     MAKING = "not ready"
+    """where a pause is wanted: for less than the grace, and no address was ever written"""
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -121,21 +126,22 @@ class Row(msgspec.Struct, frozen=True):
 
 
 _P, _I, _K, _H = Phase, Intent, Kept, Held
-_AWAKE: Final = (_P.RUNNING, _P.FAILED)
+_AWAKE: Final = (_P.STARTING, _P.RUNNING, _P.FAILED)
+_GOOD: Final = (_K.GOOD, _K.UNUSED)
 _STAY: Final = ("Pending", "Succeed", "Failed")
 
 ROWS: Final[tuple[Row, ...]] = (
-    Row((_P.STARTING,), (), (), (), run, _STAY, "start; a pause waits for Succeed or Failed"),
-    Row((_P.UNRESUMED,), (_I.PAUSE,), (), (), refuse_kept, (), "refuse: the snapshot is the good one"),
+    Row((_P.STARTING,), (_I.PAUSE,), (), (_H.MAKING,), run, _STAY, "start first"),
+    Row(_AWAKE, (_I.PAUSE,), (_K.UNUSED,), (), refuse_kept, (), "refuse: the snapshot is the good one"),
     Row(_AWAKE, (_I.PAUSE,), (), (_H.UNSUPPORTED,), refuse_replicas, (), "refuse, acknowledged"),
-    Row((_P.RUNNING,), (_I.PAUSE,), (), (_H.NONE,), run, _STAY, "start first"),
-    Row((_P.FAILED,), (_I.PAUSE,), (), (_H.NONE,), refuse_no_pod, (), "refuse: nothing to commit"),
+    Row((_P.STARTING, _P.RUNNING), (_I.PAUSE,), (), (_H.NONE,), run, _STAY, "start first"),
+    Row(_AWAKE, (_I.PAUSE,), (), (_H.NONE, _H.RELEASED), refuse_no_pod, (), "refuse: nothing to commit"),
     Row(_AWAKE, (_I.PAUSE,), (_K.LEAVING,), (), wait, (), "wait until the old snapshot is gone"),
     Row(_AWAKE, (_I.PAUSE,), (_K.STALE, _K.BAD, _K.OVERDUE), (), clear, (), "delete the old snapshot first"),
     Row(_AWAKE, (_I.PAUSE,), (), (), begin, ("Pausing",), "acknowledge, say Pausing, order the snapshot"),
     Row((_P.RUNNING,), (), (_K.GOOD,), (), run_and_tidy, _STAY, "run; the snapshot is used up"),
-    Row((*_AWAKE, _P.UNRESUMED), (), (), (), run, _STAY, "run, acknowledge"),
-    Row((_P.PAUSING,), (), (_K.GOOD,), (), complete, ("Paused", "Succeed", "Failed"), "endpoints, pods, then Paused"),
+    Row(_AWAKE, (), (), (), run, _STAY, "run, acknowledge"),
+    Row((_P.PAUSING,), (), _GOOD, (), complete, ("Paused", "Succeed", "Failed"), "endpoints, pods, then Paused"),
     Row((_P.PAUSING,), (), (_K.BAD, _K.OVERDUE), (), fail, ("Succeed", "Failed"), "PauseFailed"),
     Row((_P.PAUSING,), (), (_K.LEAVING,), (), wait, (), "wait until it is gone"),
     Row((_P.PAUSING,), (), (_K.STALE,), (), clear, (), "delete it first"),
@@ -143,12 +149,10 @@ ROWS: Final[tuple[Row, ...]] = (
     Row((_P.PAUSING,), (), (_K.NONE,), (_H.RUNS,), create, ("Succeed",), "make the snapshot"),
     Row((_P.PAUSING,), (), (_K.NONE,), (), fail, ("Succeed", "Failed"), "PauseFailed: the pod is gone"),
     Row((_P.PAUSED,), (), (), (_H.OLD,), sweep, (), "delete pods that should not be"),
-    Row(
-        (_P.PAUSED,), (_I.RESUME,), (_K.GOOD,), (), resume, ("Resuming", "Paused"), "rewrite the template, say Resuming"
-    ),
+    Row((_P.PAUSED,), (_I.RESUME,), _GOOD, (), resume, ("Resuming", "Paused"), "rewrite the template, say Resuming"),
     Row((_P.PAUSED,), (_I.RESUME,), (), (), roll_back, ("Paused",), "ResumeFailed: the snapshot cannot be used"),
     Row((_P.PAUSED,), (), (), (), rest, ("Paused",), "stay paused, acknowledge"),
-    Row((_P.ASKED,), (), (_K.GOOD,), (), resume, ("Resuming", "Paused"), "rewrite the template"),
+    Row((_P.ASKED,), (), _GOOD, (), resume, ("Resuming", "Paused"), "rewrite the template"),
     Row((_P.ASKED,), (), (_K.NONE,), (_H.READY,), arrive, ("Succeed",), "a ready pod without snapshot is done"),
     Row((_P.ASKED,), (), (), (), roll_back, ("Paused",), "ResumeFailed: the snapshot cannot be used"),
     Row((_P.RESUMING,), (), (), (_H.OLD,), sweep, (), "delete pods of the template of before"),
@@ -174,7 +178,7 @@ def lifecycle(plan: Plan) -> bool:
 def situation_of(plan: Plan) -> Situation:
     object = plan.view.object
     assert object is not None
-    phase = phase_of(object)
+    phase = phase_of(plan.view, object)
     intent = intent_of(plan.view, object)
     return Situation(phase, intent, _kept(plan, object, phase, intent), _held(plan, object, phase, intent))
 
@@ -188,11 +192,9 @@ _PHASES: Final = {
 }
 
 
-def phase_of(object: SandboxObject) -> Phase:
+def phase_of(view: SandboxView, object: SandboxObject) -> Phase:
     phase = _PHASES.get(object.status.phase, Phase.STARTING)
-    if phase is Phase.FAILED and object.status.condition(RESUME_FAILED) is not None:
-        return Phase.UNRESUMED
-    return Phase.ASKED if phase is Phase.RESUMING and not is_rewritten(object) else phase
+    return Phase.ASKED if phase is Phase.RESUMING and not is_rewritten(view, object) else phase
 
 
 def _kept(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Kept:
@@ -201,6 +203,8 @@ def _kept(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Ke
         return Kept.NONE
     if snapshot.deleting:
         return Kept.LEAVING
+    if phase in _AWAKE and _is_unused(plan.view, object):
+        return Kept.UNUSED
     if not _counts(plan.view, object, snapshot, phase, intent):
         return Kept.STALE
     if snapshot.status.phase == "Succeed":
@@ -209,6 +213,11 @@ def _kept(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Ke
         return Kept.BAD
     late = snapshot.created + plan.settings.snapshot_patience <= plan.now
     return Kept.OVERDUE if late else Kept.UNFINISHED
+
+
+def _is_unused(view: SandboxView, object: SandboxObject) -> bool:
+    snapshot = good(view, object)
+    return snapshot is not None and is_unused(object, survey(view, object), snapshot)
 
 
 def _counts(view: SandboxView, object: SandboxObject, snapshot: Snapshot, phase: Phase, intent: Intent) -> bool:
@@ -233,10 +242,8 @@ def _counts(view: SandboxView, object: SandboxObject, snapshot: Snapshot, phase:
 def _held(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> Held:
     pods = survey(plan.view, object)
     match phase:
-        case Phase.RUNNING | Phase.FAILED if intent is Intent.PAUSE:
-            if object.replicas != 1:
-                return Held.UNSUPPORTED
-            return Held.RUNS if source_pod(pods) is not None else Held.NONE
+        case Phase.STARTING | Phase.RUNNING | Phase.FAILED if intent is Intent.PAUSE:
+            return _to_pause(plan, object, phase, pods)
         case Phase.PAUSING:
             return Held.RUNS if source_pod(pods) is not None else Held.NONE
         case Phase.PAUSED:
@@ -245,10 +252,29 @@ def _held(plan: Plan, object: SandboxObject, phase: Phase, intent: Intent) -> He
         case Phase.ASKED:
             return Held.READY if any_usable(pods) else Held.MAKING
         case Phase.RESUMING:
-            if others(object, pods):
+            if others(plan.view, object, pods):
                 return Held.OLD
-            if arrived(object, pods):
+            if arrived(plan.view, object, pods):
                 return Held.READY
             found = problem(plan, object, pods)
             return Held.BROKEN if found is not None and found.fatal else Held.MAKING
     return Held.ANY
+
+
+def _to_pause(plan: Plan, object: SandboxObject, phase: Phase, pods: Pods) -> Held:
+    """A sandbox is started first, then paused (DESIGN §6). But one that was delivered once, or does not get ready within the grace, is not
+    waited for: what runs can be committed (DSP-01; DESIGN §8.8).
+    """
+    if phase is Phase.STARTING and not _is_ripe(plan, object, pods):
+        return Held.MAKING
+    if object.replicas != 1:
+        return Held.UNSUPPORTED
+    if source_pod(pods) is not None:
+        return Held.RUNS
+    return Held.RELEASED if is_released(object) else Held.NONE
+
+
+def _is_ripe(plan: Plan, object: SandboxObject, pods: Pods) -> bool:
+    if not object.status.phase or pods.usable or object.replicas == 0:
+        return False
+    return ENDPOINTS in object.annotations or is_released(object) or long_in_making(plan, object)

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from bus.names import ENDPOINTS, pause_snapshot_name
 from bus.ops import CreateSnapshot, DeleteObject, DeletePod, DetachFromPool, Target
+from bus.resources import SandboxStatus
 from bus.views import SandboxObject, Snapshot
 from reconciler.health import problem
-from reconciler.intent import PAUSE_FAILED, finished
+from reconciler.intent import PAUSE_FAILED, RESUME_FAILED, finished
 from reconciler.plan import PODS, SANDBOX, SNAPSHOT, Plan, sandbox_target
 from reconciler.pods import Pods, survey
 from reconciler.status import FAILED, SUCCEED, desired_endpoints, desired_status
@@ -168,8 +169,8 @@ def fail(plan: Plan) -> None:
 
 
 def pods_left(pods: Pods) -> bool:
-    """Whether a pod is left that goes on."""
-    return any(not pod.deleting for _, _, pod in pods.ours)
+    """Whether a pod is left that goes on: one that has ended, or was evicted, does not."""
+    return any(not pod.deleting and not pod.terminal for _, _, pod in pods.ours)
 
 
 def _why(plan: Plan, snapshot: Snapshot) -> str:
@@ -189,37 +190,45 @@ def _fail(plan: Plan, reason: str, message: str) -> None:
     pods = survey(plan.view, object)
     status = desired_status(plan, object, pods, problem(plan, object, pods))
     status = in_phase(plan, object, status, SUCCEED if pods_left(pods) else FAILED)
-    written = object.annotations.get(ENDPOINTS)
-    endpoints = desired_endpoints(pods, written)
     made = replace(status, pause_observed_generation=finished(plan.view, object))
-    changed = {ENDPOINTS: endpoints} if endpoints != written else None
-    write_failure(plan, object, made, (PAUSE_FAILED, reason, message), changed)
+    _write_failed(plan, object, pods, made, reason, message)
 
 
 def _refuse(plan: Plan, reason: str, message: str) -> None:
-    """A pause that cannot begin: acknowledged and refused in one write, the phase as it was."""
+    """A pause that cannot begin: acknowledged and refused in one status write, the phase and a failed resume's condition as they were."""
     object = object_of(plan)
     if not writable(plan):
         return
     pods = survey(plan.view, object)
     status = desired_status(plan, object, pods, problem(plan, object, pods))
     status = in_phase(plan, object, status, object.status.phase)
-    made = replace(status, pause_observed_generation=object.generation)
-    write_failure(plan, object, made, (PAUSE_FAILED, reason, message), marked=False)
+    unresumed = [each for each in object.status.conditions if each.type == RESUME_FAILED]
+    others = [each for each in status.conditions if each.type != RESUME_FAILED]
+    made = replace(status, pause_observed_generation=object.generation, conditions=(*others, *unresumed))
+    _write_failed(plan, object, pods, made, reason, message)
+
+
+def _write_failed(
+    plan: Plan, object: SandboxObject, pods: Pods, status: SandboxStatus, reason: str, message: str
+) -> None:
+    written = object.annotations.get(ENDPOINTS)
+    endpoints = desired_endpoints(pods, written)
+    changed = {ENDPOINTS: endpoints} if endpoints != written else None
+    write_failure(plan, object, status, (PAUSE_FAILED, reason, message), changed)
 
 
 def refuse_replicas(plan: Plan) -> None:
-    """PAU-06…08, in that one write."""
+    """PAU-06…08."""
     replicas = object_of(plan).replicas
     message = f"pause/resume currently supports only BatchSandbox spec.replicas=1; got spec.replicas={replicas}"
     _refuse(plan, UNSUPPORTED_REPLICAS, message)
 
 
 def refuse_no_pod(plan: Plan) -> None:
-    """Failed, and no pod runs that could be committed."""
+    """No pod runs that could be committed, and none will (N-05, N-14)."""
     _refuse(plan, POD_NOT_FOUND, f"no running pod found for BatchSandbox {plan.view.name}")
 
 
 def refuse_kept(plan: Plan) -> None:
-    """A resume failed and has not been mended: its snapshot is the good one, and a new pause would replace it (DESIGN §6)."""
+    """A resume failed and nothing was made of its snapshot since: it is the good one, and a new pause would replace it (DESIGN §6)."""
     _refuse(plan, RESUME_UNFINISHED, "the last resume failed; its snapshot is kept, and no new one is made of its pod")

@@ -67,6 +67,11 @@ def survey(view: SandboxView, object: SandboxObject) -> Pods:
     return Pods(tuple(ours), tuple(addresses), len(found))
 
 
+def is_released(object: SandboxObject) -> bool:
+    """All pods that a pooled sandbox was given were given back: it has none any more, and wants none (B90)."""
+    return object.pooled and object.released
+
+
 def absent(view: SandboxView, name: str) -> bool:
     """No object of that name exists. One that goes away, or an old incarnation's, still holds the name."""
     pod = view.pods.get(name)

@@ -3,6 +3,9 @@
 That the template was rewritten shows in the phase: the rewriting goes before the write of `Resuming`, in one chain, and that write alone
 brings observedGeneration up to pauseObservedGeneration. A `Resuming` of the stock controller's, or one whose template is not known to be
 rewritten, lags behind (`is_rewritten`). So no pod of the template of before is ever taken for a resumed one, whatever was lost.
+
+An edit that puts other images into the template meanwhile changes nothing about a pod that was made of the snapshot: it ends the resume.
+Where there is none yet, the template is rewritten again.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from bus.names import ENDPOINTS
-from bus.ops import DeletePod, RewriteTemplate, Target
-from bus.views import Pod, SandboxObject, Snapshot
+from bus.ops import CreatePods, DeletePod, RewriteTemplate, Target
+from bus.views import Pod, SandboxObject, SandboxView
+from reconciler import events
 from reconciler.health import Problem, problem
 from reconciler.intent import RESUME_FAILED, Intent, finished, intent_of
 from reconciler.pausing import object_of, writable
 from reconciler.plan import PODS, Plan, sandbox_target
 from reconciler.pods import Pods, scale_out, survey, usable
+from reconciler.restored import SNAPSHOT_UNUSED, Taken, counts, good, images, is_restored, taken, template_holds
 from reconciler.status import FAILED, NOTHING, desired_endpoints, desired_status, edit_remembered, same
 from reconciler.transitions import PAUSED, RESUMING, annotate, empty_endpoints, moved, refusal, write, write_failure
 
@@ -28,22 +33,26 @@ TEMPLATE_REFUSED: Final = "TemplateRefused"
 REWRITE_TEMPLATE: Final = "rewrite-template"
 
 
-def is_rewritten(object: SandboxObject) -> bool:
-    """Whether a Resuming sandbox's template is known to hold the snapshot's images."""
+def is_rewritten(view: SandboxView, object: SandboxObject) -> bool:
+    """Whether a Resuming sandbox's template is known to hold the snapshot's images, or a pod was made while it did."""
     status = object.status
-    return not object.pooled and status.observed_generation >= status.pause_observed_generation
+    if object.pooled or status.observed_generation < status.pause_observed_generation:
+        return False
+    snapshot = good(view, object)
+    if snapshot is None or template_holds(object, snapshot):
+        return True
+    if any(isinstance(each.op, CreatePods) for each in view.open):
+        return True
+    return any(not pod.deleting and is_restored(view, object, pod) for _, _, pod in survey(view, object).ours)
 
 
-def images(snapshot: Snapshot) -> dict[str, str]:
-    """Container → image URI; empty if any is missing: such a snapshot brings nothing back."""
-    containers = snapshot.status.containers or ()
-    found = {each.container_name: each.image_uri for each in containers if each.container_name and each.image_uri}
-    return found if len(found) == len(containers) else {}
-
-
-def others(object: SandboxObject, pods: Pods) -> list[tuple[str, Pod]]:
-    """Pods that are not of the present template, and do not go yet."""
-    return [(name, pod) for _, name, pod in pods.ours if pod.template != object.template and not pod.deleting]
+def others(view: SandboxView, object: SandboxObject, pods: Pods) -> list[tuple[str, Pod]]:
+    """Pods that were made neither of the present template nor of the snapshot, and do not go yet."""
+    return [
+        (name, pod)
+        for _, name, pod in pods.ours
+        if not pod.deleting and pod.template != object.template and not is_restored(view, object, pod)
+    ]
 
 
 # -- while paused
@@ -75,7 +84,7 @@ def sweep(plan: Plan) -> None:
     if plan.refused(PODS):
         return
     pods = survey(plan.view, object)
-    unwanted = others(object, pods) if object.status.phase == RESUMING else _live(pods)
+    unwanted = others(plan.view, object, pods) if object.status.phase == RESUMING else _live(pods)
     for name, pod in unwanted[: plan.settings.creates_per_command]:
         if plan.free(PODS, name):
             plan.add(DeletePod(plan.next_id(), Target(PODS, name, pod.uid)))
@@ -97,6 +106,10 @@ def resume(plan: Plan) -> None:
     refused = refusal(plan, object, REWRITE_TEMPLATE, RESUME_FAILED)
     if refused is not None:
         _roll_back(plan, object, TEMPLATE_REFUSED, f"failed to rewrite the template: {refused.message}")
+        return
+    if object.images and not object.pooled and taken(object.images, snapshot) is Taken.NONE:
+        lacking = ", ".join(sorted(images(snapshot)))
+        _roll_back(plan, object, SNAPSHOT_UNUSED, f"the template has no container of the snapshot's: {lacking}")
         return
     if not writable(plan):
         return
@@ -150,10 +163,9 @@ def arrive(plan: Plan) -> None:
     endpoints = desired_endpoints(pods, written)
     if endpoints != written:
         annotate(plan, object, {ENDPOINTS: endpoints})
-    status = desired_status(plan, object, pods, None)
-    conditions = tuple(each for each in status.conditions if each.type != RESUME_FAILED)
-    observed = finished(plan.view, object)
-    write(plan, object, replace(status, pause_observed_generation=observed, conditions=conditions))
+    status = replace(desired_status(plan, object, pods, None), pause_observed_generation=finished(plan.view, object))
+    op = write(plan, object, status)
+    events.kept_snapshot(plan, op)
     plan.because("resumed")
 
 
@@ -178,13 +190,11 @@ def during_resume(found: Problem) -> str:
     return found.message.replace("observed pods failed;", "observed pods failed during resume;", 1)
 
 
-def arrived(object: SandboxObject, pods: Pods) -> bool:
-    """Whether a resume is over: a wanted pod of the present template can be used, or none is wanted."""
+def arrived(view: SandboxView, object: SandboxObject, pods: Pods) -> bool:
+    """Whether a resume is over: a wanted pod that was made of the rewritten template can be used, or none is wanted."""
     if object.replicas == 0:
         return True
-    return any(
-        index < object.replicas and usable(pod) and pod.template == object.template for index, _, pod in pods.ours
-    )
+    return any(index < object.replicas and usable(pod) and counts(view, object, pod) for index, _, pod in pods.ours)
 
 
 def any_usable(pods: Pods) -> bool:

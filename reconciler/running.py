@@ -7,14 +7,19 @@ from reconciler.health import problem
 from reconciler.pausing import object_of
 from reconciler.plan import SNAPSHOT, Plan
 from reconciler.pods import scale_in, scale_out, survey
-from reconciler.status import show
+from reconciler.restored import Taken, used_up
+from reconciler.status import show, show_malformed
 
 
 def run(plan: Plan) -> None:
     """What a user waits for goes before what only begins (DESIGN §6, Writes are the cost). A pooled sandbox's pods are its pool's to make."""
     object = object_of(plan)
     if object.pooled and not object.allocated:
-        return
+        if object.malformed:
+            show_malformed(plan, object)
+            return
+        if not object.released and not object.status.phase:
+            return  # N-24
     if not object.pooled and not object.has_template:
         return
     pods = survey(plan.view, object)
@@ -25,11 +30,12 @@ def run(plan: Plan) -> None:
 
 
 def run_and_tidy(plan: Plan) -> None:
-    """As `run`; and the snapshot that this sandbox was resumed from goes, once `Succeed` was seen and a pod can be used (STA-03, DESIGN §8.2)."""
+    """As `run`; and the snapshot that it was resumed from goes, once `Succeed` was seen and a pod made of it can be used (STA-03, DESIGN §8.2)."""
     run(plan)
+    object = object_of(plan)
     snapshot = plan.view.snapshot
     assert snapshot is not None
-    if not survey(plan.view, object_of(plan)).usable:
+    if used_up(object, survey(plan.view, object), snapshot) is not Taken.ALL:
         return
     if plan.free(SNAPSHOT, snapshot.name) and not plan.refused(SNAPSHOT):
         plan.add(DeleteObject(plan.next_id(), Target(SNAPSHOT, snapshot.name, snapshot.uid)))

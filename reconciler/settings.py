@@ -32,5 +32,10 @@ class Settings(msgspec.Struct, frozen=True):
     snapshot_patience: int = 1800 * SECOND
     """How old a pause's snapshot may become before the pause has failed (DESIGN §8.8); well above `--commit-job-timeout`."""
 
+    orphan_patience: int = 600 * SECOND
+    """How old a pause's snapshot whose sandbox goes may become before it stops waiting for the garbage collector (DESIGN §8.8)."""
+    unpause_patience: int = 300 * SECOND
+    """How long a snapshot's deletion waits for what its unpause Job does, whatever that Job's own deadline (DESIGN §8.6, §8.8)."""
+
 
 DEFAULT: Final = Settings()

@@ -13,6 +13,7 @@ from bus.views import Decision, Job, Snapshot, SnapshotView
 from reconciler.committing import (
     COMMIT,
     acknowledge,
+    await_end,
     begin,
     clear,
     done,
@@ -20,6 +21,7 @@ from reconciler.committing import (
     fail_source,
     make_job,
     mend,
+    orphaned_until,
     refuse_job,
     result_of,
     tell_phase,
@@ -45,6 +47,8 @@ class Source(StrEnum):
 
     NO_REGISTRY = "no registry"
     NO_SANDBOX = "no sandbox"
+    ORPHANED = "orphaned"
+    """its owner is gone or leaves, and it is young: it will be deleted too"""
     NO_POD = "no running pod"
     NO_CONTAINERS = "no containers"
     BUSY = "busy"
@@ -94,6 +98,7 @@ _P, _S, _W = Phase, Source, Work
 _IMPOSSIBLE: Final = (_S.NO_REGISTRY, _S.NO_SANDBOX, _S.NO_POD, _S.NO_CONTAINERS)
 
 ROWS: Final[tuple[Row, ...]] = (
+    Row((_P.PENDING,), (_S.ORPHANED,), (), await_end, (), "wait for its own deletion, for a while"),
     Row((_P.PENDING,), _IMPOSSIBLE, (), fail_source, ("Failed",), "fail: there is nothing to commit"),
     Row((_P.PENDING,), (_S.BUSY,), (), tell_phase, ("Pending",), "wait for the other snapshot of the pod"),
     Row((_P.PENDING,), (), (_W.ORDERED, _W.LEAVING), wait, (), "wait until a Job of before is gone"),
@@ -103,6 +108,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row((_P.COMMITTING,), (), (_W.FAILED,), fail_job, ("Failed",), "CommitJobFailed, then the unpause Job"),
     Row((_P.COMMITTING,), (), (_W.REFUSED,), refuse_job, ("Failed",), "BuildCommitJobFailed"),
     Row((_P.COMMITTING,), (), (_W.ORDERED, _W.LEAVING, _W.RUNS), wait, (), "wait for the Job's pod"),
+    Row((_P.COMMITTING,), (_S.ORPHANED,), (), await_end, (), "wait for its own deletion, for a while"),
     Row((_P.COMMITTING,), _IMPOSSIBLE, (), fail_source, ("Failed",), "fail: the Job and its source are gone"),
     Row((_P.COMMITTING,), (_S.BUSY,), (), wait, (), "wait for the other snapshot of the pod"),
     Row((_P.COMMITTING,), (), (), make_job, (), "make the commit Job"),
@@ -172,7 +178,10 @@ def _source(plan: SnapshotPlan, object: Snapshot) -> Source:
     source = plan.view.source
     if not plan.settings.snapshot_registry and phase_of(object) is Phase.PENDING:
         return Source.NO_REGISTRY
-    if not source.uid or object.owner not in ("", source.uid):
+    lost = not source.uid or object.owner not in ("", source.uid)
+    if object.owner and (lost or source.leaving) and plan.now < orphaned_until(plan):
+        return Source.ORPHANED
+    if lost:
         return Source.NO_SANDBOX
     committing = phase_of(object) is Phase.COMMITTING
     if not source.pod or (committing and source.pod != object.status.source_pod_name):

@@ -33,10 +33,15 @@ def _live(plan: SnapshotPlan, action: str) -> Job | None:
 def _unpausing(plan: SnapshotPlan) -> bool:
     """Whether an unpause Job is to be waited for: a commit that was cut short may hold the source's containers paused.
 
-    It ends by itself, its Job has a deadline. Nothing is waited for once that Job was refused, lost or has ended.
+    Nothing is waited for once that Job was refused, lost or has ended, and in no case for longer than `unpause_patience`: the Job's own
+    deadline may be hours, and is kept by another.
     """
-    if not _may_hold(plan):
+    since = object_of(plan).deletion_time
+    end = since + plan.settings.unpause_patience
+    # A view that an older version has stored may not say since when.
+    if not _may_hold(plan) or (since and end <= plan.now):
         return False
+    plan.wake(end)
     name = job_name(plan.view.name, UNPAUSE)
     job = plan.view.jobs.get(name)
     if job is not None and (job.gone or job.deleting or job.succeeded or job.failure or _ended(plan, job)):
@@ -78,7 +83,7 @@ def _may_hold(plan: SnapshotPlan) -> bool:
 
 
 def _ended(plan: SnapshotPlan, job: Job) -> bool:
-    return any(pod.owner == job.uid and pod.phase in ("Succeeded", "Failed") for pod in plan.view.pods.values())
+    return any(pod.owner == job.uid and pod.ended for pod in plan.view.pods.values())
 
 
 def _let_go(plan: SnapshotPlan) -> None:

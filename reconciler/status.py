@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -12,10 +13,11 @@ from bus.resources import Condition, SandboxStatus
 from bus.times import format_time
 from bus.views import SandboxObject
 from reconciler import events
-from reconciler.health import Problem
-from reconciler.intent import FAILURES, PAUSE_FAILED, Intent, acknowledged, intent_of
-from reconciler.plan import SANDBOX, Plan, sandbox_target
-from reconciler.pods import Pods
+from reconciler.health import MALFORMED, Problem, malformed
+from reconciler.intent import FAILURES, PAUSE_FAILED, RESUME_FAILED, Intent, acknowledged, intent_of
+from reconciler.plan import PODS, SANDBOX, Plan, sandbox_target
+from reconciler.pods import Pods, is_released
+from reconciler.restored import leftover
 
 PENDING: Final = "Pending"
 SUCCEED: Final = "Succeed"
@@ -31,6 +33,7 @@ CONDITIONS: Final[dict[tuple[str, bool], tuple[tuple[str, str, str], ...]]] = {
 }
 """(phase, all wanted replicas ready) → true conditions: type, reason, message (§6.4; B101)."""
 NOTHING: Final = "[]"
+_POD: Final = f"{PODS}/"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -61,8 +64,17 @@ def show(plan: Plan, object: SandboxObject, pods: Pods, problem: Problem | None)
         op = PatchSandboxStatus(plan.next_id(), target, object.version[1], status)
         plan.add(op)
         plan.because(f"status {status.phase} {status.ready}/{object.replicas}")
-        if problem is not None and problem.create and _failure(status) != _failure(object.status):
+        _tell(plan, object, op, problem)
+
+
+def _tell(plan: Plan, object: SandboxObject, op: PatchSandboxStatus, problem: Problem | None) -> None:
+    if problem is not None and _failure(op.status) != _failure(object.status):
+        if problem.create:
             events.failed_create(plan, op, problem.message)
+        elif problem.reason == MALFORMED:
+            events.malformed(plan, op, problem.message)
+    if op.status.condition(RESUME_FAILED) != object.status.condition(RESUME_FAILED):
+        events.kept_snapshot(plan, op)
 
 
 def edit_remembered(object: SandboxObject, status: SandboxStatus) -> dict[str, str | None]:
@@ -74,7 +86,7 @@ def edit_remembered(object: SandboxObject, status: SandboxStatus) -> dict[str, s
     marked = object.annotations.get(FAILED_SPEC_DIGEST)
     acknowledges = status.pause_observed_generation > object.status.pause_observed_generation
     stands = any(each.type in FAILURES for each in status.conditions)
-    if marked is None or marked == object.spec or not object.spec or not acknowledges or not stands:
+    if marked == object.spec or not object.spec or not acknowledges or not stands:
         return {}
     return {FAILED_SPEC_DIGEST: object.spec}
 
@@ -83,10 +95,30 @@ _TOO_LARGE: Final = ("PodFailed", "ObjectTooLarge", "the object is too large to 
 
 
 def show_reduced(plan: Plan, object: SandboxObject) -> None:
-    """An object whose spec is not known harms only itself, and says so (DESIGN §8.7): nothing is made or removed for it."""
+    """An object whose spec is not known harms only itself, and says so (DESIGN §8.7): nothing is made or removed for it.
+
+    Not where its status is not known either: a write would replace it, and would never be seen.
+    """
+    if not object.bare:
+        _show_unread(plan, object, _TOO_LARGE, events.too_large)
+
+
+def show_malformed(plan: Plan, object: SandboxObject) -> None:
+    """A pooled sandbox whose allocation cannot be read, nor is known from before: as above (B05, B06)."""
+    found = malformed(object)
+    if found is not None:
+        _show_unread(plan, object, ("PodFailed", found.reason, found.message), events.malformed)
+
+
+def _show_unread(
+    plan: Plan,
+    object: SandboxObject,
+    wanted: tuple[str, str, str],
+    tell: Callable[[Plan, PatchSandboxStatus, str], None],
+) -> None:
     stored = object.status
     others = tuple(each for each in stored.conditions if each.type != "PodFailed")
-    condition = kept(stored, _TOO_LARGE, plan.now)
+    condition = kept(stored, wanted, plan.now)
     status = msgspec.structs.replace(
         stored,
         observed_generation=object.generation,
@@ -96,15 +128,20 @@ def show_reduced(plan: Plan, object: SandboxObject) -> None:
     if not same(status, stored) and plan.free(SANDBOX, plan.view.name) and not plan.refused(SANDBOX):
         op = PatchSandboxStatus(plan.next_id(), sandbox_target(plan.view, object), object.version[1], status)
         plan.add(op)
-        plan.because("too large")
+        plan.because(condition.reason)
         if _failure(status) != _failure(stored):
-            events.too_large(plan, op, condition.message)
+            tell(plan, op, condition.message)
 
 
 def _in_between(plan: Plan) -> bool:
-    """Whether the delay still runs; where the view does not say since when, it does not."""
+    """Whether the delay still runs; where the view does not say since when, it does not.
+
+    While pods are ordered and not seen yet a change is on its way, and a burst is no time for writes that tell of none.
+    """
     since, last = plan.view.unshown_since, plan.view.unshown_last
-    due = min(max(since, last) + plan.settings.in_between_delay, since + plan.settings.in_between_limit)
+    due = since + plan.settings.in_between_limit
+    if not any(name.startswith(_POD) for name in plan.busy):
+        due = min(max(since, last) + plan.settings.in_between_delay, due)
     plan.wake(due)
     return since > 0 and due > plan.now
 
@@ -113,15 +150,17 @@ def desired_status(plan: Plan, object: SandboxObject, pods: Pods, problem: Probl
     stored = object.status
     whole = pods.usable == object.replicas
     phase = _phase(object, pods, problem)
-    wanted = list(CONDITIONS[phase, whole and phase == SUCCEED])
+    wanted = [] if is_released(object) else list(CONDITIONS[phase, whole and phase == SUCCEED])
     if problem is not None:
         wanted.append(("PodFailed", problem.reason, problem.message))
     conditions = [kept(stored, each, plan.now) for each in wanted]
     # A `false` on a running sandbox is fulfilled as it is: that takes up the intent, and the failure of the one before goes.
     settled = intent_of(plan.view, object) is Intent.RESUME and stored.phase != FAILED
-    conditions.extend(
-        each for each in stored.conditions if each.type in FAILURES and not (settled and each.type == PAUSE_FAILED)
-    )
+    # That a resume failed is over when the sandbox runs, unless its snapshot holds what no pod does.
+    ended = ((PAUSE_FAILED,) if settled else ()) + ((RESUME_FAILED,) if phase == SUCCEED else ())
+    conditions.extend(each for each in stored.conditions if each.type in FAILURES and each.type not in ended)
+    if phase == SUCCEED and (unused := leftover(plan.view, object, pods)) is not None:
+        conditions.append(kept(stored, (RESUME_FAILED, *unused), plan.now))
     assigned = ready = 0
     for _, _, pod in pods.ours:
         assigned += pod.assigned
@@ -143,10 +182,10 @@ def desired_status(plan: Plan, object: SandboxObject, pods: Pods, problem: Probl
 
 
 def _phase(object: SandboxObject, pods: Pods, problem: Problem | None) -> str:
-    """Failed while the pods say so (B85); `Succeed` at the first pod that can be used (B101), or when none is wanted."""
+    """Failed while the pods say so (B85); `Succeed` at the first pod that can be used (B101), or when none is wanted, or none any more (B90)."""
     if problem is not None and problem.fatal:
         return FAILED
-    return SUCCEED if pods.usable or object.replicas == 0 else PENDING
+    return SUCCEED if pods.usable or object.replicas == 0 or is_released(object) else PENDING
 
 
 def kept(stored: SandboxStatus, wanted: tuple[str, str, str], now: int) -> Condition:

@@ -76,15 +76,13 @@ def write_failure(
     status: SandboxStatus,
     failure: tuple[str, str, str],
     annotations: dict[str, str | None] | None = None,
-    *,
-    marked: bool = True,
 ) -> None:
     """Write a failed pause or resume: (condition, reason, message), in one chain with `annotations`.
 
-    `marked`: the digest of the spec goes with it, so that a retry is told from a renewal (DESIGN §6).
+    The digest of the spec goes with it, so that a retry is told from a renewal (DESIGN §6).
     """
     changed = dict(annotations or {})
-    if marked and object.spec and object.annotations.get(FAILED_SPEC_DIGEST) != object.spec:
+    if object.spec and object.annotations.get(FAILED_SPEC_DIGEST) != object.spec:
         changed[FAILED_SPEC_DIGEST] = object.spec
     if changed:
         annotate(plan, object, changed)

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 OURS: Final = ("executor-", "bridge-", "projector-", "reconciler-")
 MOVES: Final = {
     "": {"Pending", "Succeed", "Failed", "Pausing"},
-    "Pending": {"Succeed", "Failed"},
+    "Pending": {"Succeed", "Failed", "Pausing"},
     "Succeed": {"Pending", "Failed", "Pausing"},
     "Failed": {"Pending", "Succeed", "Pausing"},
     "Pausing": {"Paused", "Succeed", "Failed"},
@@ -94,7 +94,7 @@ class PauseChecker:
             self._resumed(where, obj)
         elif old == "Resuming" and not _true(obj, "ResumeFailed"):
             self._say(f"{where}: Resuming → {new} without ResumeFailed (§8.5)")
-        if (old, new) == ("Pausing", "Failed") and self._live(obj):
+        if (old, new) == ("Pausing", "Failed") and any(phase_of(pod) != "Failed" for pod in self._live(obj)):
             self._say(f"{where}: a failed pause is Failed although a pod is left (§8.5)")
 
     def _failures(self, where: str, obj: Json, before: Json) -> None:
@@ -102,7 +102,7 @@ class PauseChecker:
         for kind in ("PauseFailed", "ResumeFailed"):
             cleared = _true(before, kind) and not _true(obj, kind)
             acknowledged = [(each.get("status") or {}).get("pauseObservedGeneration", 0) for each in (before, obj)]
-            recovered = kind == "ResumeFailed" and phase_of(before) == "Failed"
+            recovered = kind == "ResumeFailed" and phase_of(obj) == "Succeed"
             if cleared and acknowledged[0] == acknowledged[1] and not recovered:
                 self._say(f"{where}: {kind} went although no other intent was taken up (§8.5)")
 
@@ -114,7 +114,8 @@ class PauseChecker:
             self._say(f"{where}: Paused without a good snapshot (§8.2)")
 
     def _resumed(self, where: str, obj: Json) -> None:
-        wanted = images(obj["spec"]["template"])
+        kept = self._snapshot_of(obj)
+        wanted = images(obj["spec"]["template"]) if kept is None else images_of_snapshot(kept)
         if not any(_ready(pod) and images(pod) == wanted for pod in self._live(obj)):
             self._say(f"{where}: resumed, and no ready pod has the images {wanted} (§8.2)")
 
@@ -194,8 +195,15 @@ class PauseChecker:
             if phase in ("Pausing", "Paused"):
                 self._say(f"{where}: created while its sandbox is {phase}")
             elif phase == "Resuming" and images(obj) != images(sandbox["spec"]["template"]):
-                self._say(f"{where}: resumed from another template than the sandbox has")
+                kept = self._snapshot_of(sandbox)
+                # The template may be put back just while its pod is made of it.
+                if kept is None or images(obj) != images_of_snapshot(kept):
+                    self._say(f"{where}: resumed from another template than the sandbox has")
             return
+        if verb == "delete" and phase == "Resuming" and "deletionTimestamp" not in before["metadata"]:
+            kept = self._snapshot_of(sandbox)
+            if kept is not None and images(before) == images_of_snapshot(kept):
+                self._say(f"{where}: deleted while Resuming, although it was made of the snapshot (§8.2)")
         if verb != "delete" or "deletionTimestamp" in before["metadata"] or phase != "Pausing":
             return
         if any(json.loads(sandbox["metadata"].get("annotations", {}).get(ENDPOINTS, "[]"))):

@@ -182,7 +182,34 @@ class Deletions:
         assert stages["deleted"] == {}
 
 
-PAUSES: Final = (Pausing, Renewal, Retry, Queued, Unusable, Deletions)
+class PutBack:
+    """While it is resumed, its pod just made, its template is put back to what it was (GitOps): what was paused comes back (§8.2)."""
+
+    name = "put-back"
+
+    async def drive(self, world: World) -> None:
+        create(world, "a")
+        await until_phase(world, "a", "Succeed")
+        change(world, "a", pause=True)
+        await until_phase(world, "a", "Paused")
+        behave(world, start_delay=SLOW)
+        change(world, "a", pause=False)
+        await world.until("its pod is made", lambda: is_restored(world, "a"))
+        change(world, "a", template=TEMPLATE)
+        await until_phase(world, "a", "Succeed")
+        await world.stage("resumed")
+
+    def right(self, stages: Stages) -> None:
+        found = stages["resumed"]
+        assert list(found) == ["batchsandboxes/a", "pods/a-0"]
+        assert image(found) == COMMITTED
+        sandbox = found["batchsandboxes/a"]
+        assert sandbox["spec"]["template"]["spec"]["containers"][0]["image"] == ORIGINAL
+        assert sandbox["status"]["pauseObservedGeneration"] == sandbox["metadata"]["generation"]
+
+
+TEMPLATE: Final = {"spec": {"containers": [{"name": "main", "image": ORIGINAL}]}}
+PAUSES: Final = (Pausing, Renewal, Retry, Queued, Unusable, Deletions, PutBack)
 SNAPSHOTS: Final = "/apis/sandbox.opensandbox.io/v1alpha1/namespaces/default/sandboxsnapshots/{}"
 
 
@@ -210,6 +237,13 @@ def is_resumed(found: dict[str, Any]) -> None:
 
 def image(found: dict[str, Any]) -> str:
     return str(found["pods/a-0"]["spec"]["containers"][0]["image"])
+
+
+def is_restored(world: World, name: str) -> bool:
+    """Whether a pod is there that was made of its snapshot."""
+    pods = {pod["metadata"]["name"]: pod for pod in world.cluster.objects("pods")}
+    found = pods.get(f"{name}-0")
+    return found is not None and f"{name}-main:snap" in found["spec"]["containers"][0]["image"]
 
 
 def image_of(world: World, name: str) -> str:

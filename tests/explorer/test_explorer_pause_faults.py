@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from explorer_cluster import RoleClient
+from explorer_pause_checker import PauseChecker
 from explorer_runs import Course, Disturbance, disturbed, explore, scenario_named, undisturbed
 from explorer_world import Point
 from test_explorer_seeded_faults import on_the_wire
@@ -16,7 +17,9 @@ from bridge.outcomes import Outcomes
 from bus.log import Record
 from bus.names import pause_snapshot_name
 from bus.ops import DeleteObject, DeletePod, PatchMetadata, PatchSandboxStatus, Target
+from reconciler import resuming, running
 from reconciler.plan import Plan
+from reconciler.restored import Taken
 
 SEED = 1
 
@@ -31,6 +34,7 @@ def sound(name: str) -> Course:
 def _courses() -> None:
     sound("pause")
     sound("retry")
+    sound("put-back")
 
 
 def found_at_once(name: str = "pause") -> str:
@@ -51,6 +55,7 @@ def found_by_kill(role: str, first: int, every: int = 1) -> str:
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert found_at_once() == ""
     assert found_at_once("retry") == ""
+    assert found_at_once("put-back") == ""
 
 
 def test_an_executor_that_writes_the_intent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +113,23 @@ def test_a_reconciler_that_uses_up_the_snapshot_before_a_pod_runs(monkeypatch: p
 
     monkeypatch.setattr(Plan, "add", hasty)
     assert "a good snapshot deleted" in found_at_once()
+
+
+def test_a_reconciler_that_takes_the_present_template_for_the_rewritten_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deleted the restored pod of a sandbox whose template was put back, then the snapshot."""
+    monkeypatch.setattr(resuming, "is_restored", lambda *_: False)
+    monkeypatch.setattr(resuming, "template_holds", lambda *_: True)
+    monkeypatch.setattr(resuming, "counts", lambda view, object, pod: pod.template == object.template)
+    assert "although it was made of the snapshot (§8.2)" in found_at_once("put-back")
+
+
+def test_a_reconciler_that_deletes_a_snapshot_beside_any_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "is_restored", lambda *_: False)
+    monkeypatch.setattr(resuming, "template_holds", lambda *_: True)
+    monkeypatch.setattr(resuming, "counts", lambda view, object, pod: pod.template == object.template)
+    monkeypatch.setattr(running, "used_up", lambda *_: Taken.ALL)
+    monkeypatch.setattr(PauseChecker, "_pod", lambda *_: None)
+    assert "(§8.2)" in found_at_once("put-back")
 
 
 def test_an_executor_that_does_again_what_was_told_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +13,11 @@ from support.virtual_time import virtual
 from bus import messages, subjects
 from bus.log import Record
 from bus.messages import Command
+from bus.times import SECOND
 from bus.views import Decision, SandboxView, View
 from history.archive import BEGINNING, FOLDED, INCOMPLETE, Archive, Asked
-from history.replay import replay
+from history.replay import Report, replay
+from history.slice import Folder
 from reconciler.decide import decide
 from reconciler.settings import Settings
 from sandlog.export import Moment, Wanted, export
@@ -31,14 +34,59 @@ def with_data(records: list[Record], at: int, data: bytes) -> list[Record]:
     return [msgspec.structs.replace(r, data=data) if r.sequence == at else r for r in records]
 
 
-def test_other_settings_decide_otherwise() -> None:
-    with Archive(HISTORIES / f"{NAME}.zip") as archive:
-        history = msgspec.structs.replace(history_of(archive), settings=Settings())
-        report = replay(history, archive.records())
+def replayed_with(name: str, given: frozenset[str] = frozenset(), **changed: Any) -> Report:
+    with Archive(HISTORIES / f"{name}.zip") as archive:
+        history = history_of(archive)
+        settings = msgspec.structs.replace(history.settings, **changed)
+        return replay(msgspec.structs.replace(history, settings=settings, given=given), archive.records())
 
-    details = [line for each in report.differences for line in each.details]
-    assert {each.what for each in report.differences} == {"decision"}
+
+def test_other_settings_that_were_asked_for_decide_otherwise() -> None:
+    changed = {"snapshot_registry": "", "resume_pull_secret": ""}
+    report = replayed_with(NAME, frozenset(changed), **changed)
+
+    details = [line for each in report.differences if each.what == "decision" for line in each.details]
     assert any("pull_secret: 'pull', now nothing" in line for line in details)
+    assert report.explained == []
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "changed"),
+    [
+        (NAME, "--resume-pull-secret", {"resume_pull_secret": ""}),
+        (NAME, "--resume-pull-secret", {"resume_pull_secret": "other"}),
+        (NAME, "--snapshot-registry", {"snapshot_registry": ""}),
+        (NAME, "--snapshot-registry", {"snapshot_registry": "other.test"}),
+        ("resumed_pod_cannot_start", "--pod-failure-grace", {"pod_failure_grace": 3600 * SECOND}),
+    ],
+)
+def test_what_a_flag_of_that_time_explains_is_told_and_is_no_difference(
+    name: str, flag: str, changed: dict[str, Any]
+) -> None:
+    """A file has one value of each flag; a restart in the middle of the log may have changed it."""
+    report = replayed_with(name, **changed)
+
+    assert [each for each in report.differences if each.what == "decision"] == []
+    assert {each.explained for each in report.explained} == {flag}
+    assert all(each.details for each in report.explained)
+
+
+def test_a_registry_that_was_not_configured_at_the_time_is_told_by_its_refusal() -> None:
+    """The other way round: then there was none, and the file's has a name."""
+    records = records_of(NAME)
+    begun = next(r for r in records if b'"Committing"' in r.data and ".cmd.snapshot." in r.subject)
+    folder = Folder(2, {}, 0)
+    for record in records[: begun.sequence - 1]:
+        list(folder.fold(record))
+    view = folder.views()[subjects.parse(begun.subject).aggregate]
+    body: Command = messages.decode(begun.data, begun.headers, Command)
+    made = decide(view, Settings())
+    refused = messages.encode(msgspec.structs.replace(body, ops=made.ops, reason=made.reason))
+    with Archive(HISTORIES / f"{NAME}.zip") as archive:
+        report = replay(history_of(archive), with_data(records, begun.sequence, refused))
+
+    assert b"RegistryNotConfigured" in refused
+    assert [(each.position, each.explained) for each in report.explained] == [(begun.sequence, "--snapshot-registry")]
 
 
 def test_a_changed_rule_is_told_with_what_was_and_is_decided() -> None:

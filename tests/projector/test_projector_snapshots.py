@@ -136,6 +136,16 @@ def test_a_snapshot_tells_its_intent_and_its_pod(story: Story) -> None:
 # -- Jobs and their pods
 
 
+@pytest.mark.parametrize(("message", "told"), [("over its deadline", "over its deadline"), ("", "Commit job failed")])
+def test_snp_06_what_a_job_that_gave_up_says(story: Story, message: str, told: str) -> None:
+    """§7.5: the condition's message, never its reason."""
+    condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": message}
+    story.seen("job", job(5, conditions=[condition]))
+    assert of_snapshot(story).jobs["s-pause-commit"].failure == told
+    story.seen("job", job(6, conditions=[condition | {"status": "False"}]))
+    assert of_snapshot(story).jobs["s-pause-commit"].failure == ""
+
+
 @pytest.mark.parametrize("name", ["s-pause", "s" * 100 + "-pause"])
 @pytest.mark.parametrize("order", list(itertools.permutations(("job", "pod", "snapshot"))))
 def test_jobs_and_their_pods_reach_the_snapshot_whatever_comes_first(
@@ -246,6 +256,46 @@ def test_b05_b06_a_malformed_annotation_harms_only_its_own_sandbox(story: Story,
     assert set(story.sandbox().pods) == {"pp1", "pp2"}
 
 
+def test_b90_an_allocation_of_which_all_was_given_back(story: Story) -> None:
+    """What was never given, or is not all given back, is none."""
+    for rv, status, release, expected in (
+        (5, '{"pods":["pp1","pp2"]}', '{"pods":["pp2","pp1","pp9"]}', True),
+        (6, '{"pods":["pp1","pp2"]}', '{"pods":["pp2"]}', False),
+        (7, '{"pods":[]}', '{"pods":["pp2"]}', False),
+        (8, None, None, False),
+        (9, "{", '{"pods":["pp2"]}', False),
+    ):
+        story.seen("batchsandbox", pooled(rv, status, release))
+        assert story.sandbox().object.released is expected  # type: ignore[union-attr]
+
+
+def test_what_pods_and_templates_run_is_kept_without_where_it_is_pulled_from(story: Story) -> None:
+    """For what was made of a snapshot (DESIGN §8.2); of pods that a BatchSandbox made only."""
+    containers = [{"name": "main", "image": "registry:5000/x/a-main:snap-gen2"}, {"name": "side", "image": "busybox"}]
+    made = sandbox(5)
+    made["spec"]["template"] = {"spec": {"containers": containers}}
+    made["spec"]["shardPatches"] = [{}]
+    story.seen("batchsandbox", made)
+    for rv, name, labels, owners in ((6, "s-0", None, None), (7, "pp1", {names.POOL_NAME: "p"}, [])):
+        its = pod(rv, name, name, labels=labels, owners=owners)
+        its["spec"]["containers"] = containers
+        story.seen("pod", its, scope=POOL_PODS if labels else None)
+    view = story.sandbox()
+    assert view.object is not None
+    assert view.object.images == {"main": "a-main:snap-gen2", "side": "busybox"}
+    assert view.object.patched
+    assert view.pods["s-0"].images == ("a-main:snap-gen2", "busybox")
+    assert story.view(subjects.POOL, "p").pods["pp1"].images == ()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("template", [None, {}, [], "x", {"spec": {"containers": {}}}, {"spec": {"containers": [1]}}])
+def test_a_template_of_any_shape_is_taken(story: Story, template: Any) -> None:
+    made = sandbox(5)
+    made["spec"]["template"] = template
+    assert story.seen("batchsandbox", made).error is None
+    assert (story.sandbox().object.images, story.sandbox().object.patched) == ({}, False)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("status", [None, "", "{}", '{"pods":null}', '{"pods":[],"more":1}'])
 def test_no_pods_is_not_malformed(story: Story, status: str | None) -> None:
     """controller-behaviour.md §2.1."""
@@ -320,6 +370,22 @@ def test_only_a_running_pod_of_the_uid_that_is_named_counts(story: Story) -> Non
     assert source(story).pod_uid == "p2"
 
 
+def test_a_snapshot_knows_since_when_it_leaves_and_that_its_sandbox_does(story: Story) -> None:
+    story.seen("batchsandbox", sandbox(4))
+    story.seen("sandboxsnapshot", snapshot(5))
+    object = of_snapshot(story).object
+    assert object is not None
+    assert (object.deletion_time, source(story).leaving) == (0, False)
+    leaving = sandbox(6)
+    leaving["metadata"]["deletionTimestamp"] = format_time(START)
+    story.seen("batchsandbox", leaving)
+    assert source(story).leaving
+    story.seen("sandboxsnapshot", snapshot(7, deleting=True))
+    object = of_snapshot(story).object
+    assert object is not None
+    assert (object.deleting, object.deletion_time) == (True, START)
+
+
 def test_without_its_sandbox_there_is_no_source(story: Story) -> None:
     """E2P-16, E2P-17."""
     story.seen("sandboxsnapshot", snapshot(4, of="nonexistent-sandbox"))
@@ -385,6 +451,22 @@ def test_b57_a_job_that_still_runs_keeps_the_pod_also_after_a_failure(story: Sto
     assert busy(story, "young") == ["old"]
     story.seen("pod", job_pod(10, "old", "old-unpause", phase="Succeeded"), scope=COMMIT_PODS)
     assert busy(story, "young") == [""]
+
+
+def test_b57_a_container_beside_the_commit_does_not_keep_the_pod(story: Story) -> None:
+    """The commit is over when its own container has ended; an injected one may never end."""
+    story.seen("batchsandbox", sandbox(4))
+    story.seen("pod", running(5))
+    story.seen("sandboxsnapshot", snapshot(6, phase="Failed", sourcePodName="s-0", containers=[]))
+    story.seen("job", job(7))
+    story.seen("sandboxsnapshot", snapshot(8, "later", "sn2", created=9))
+    assert busy(story, "later") == ["s-pause"]
+    statuses = [
+        {"name": "agent", "state": {"running": {}}},
+        {"name": "commit", "state": {"terminated": {"exitCode": 1}}},
+    ]
+    story.seen("pod", job_pod(9, containerStatuses=statuses), scope=COMMIT_PODS)
+    assert busy(story, "later") == [""]
 
 
 def test_b57_snapshots_of_different_pods_do_not_wait(story: Story) -> None:

@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_pod(story: Story, status: dict[str, Any], reason: 
 def test_only_a_commit_pods_message_is_kept(story: Story) -> None:
     ended = {
         "phase": "Succeeded",
-        "containerStatuses": [{"state": {"terminated": {"exitCode": 0, "message": "x" * 9000}}}],
+        "containerStatuses": [{"name": "commit", "state": {"terminated": {"exitCode": 0, "message": "x" * 9000}}}],
     }
     story.seen("pod", pod(7, status=ended))
     assert story.sandbox().pods["s-0"].result == ""
@@ -140,6 +140,35 @@ def test_only_a_commit_pods_message_is_kept(story: Story) -> None:
     assert view is not None
     assert view.pods["c"].result == "x" * 4096
     assert view.pods["c"].exit_code == 0
+
+
+RUNS: dict[str, Any] = {"running": {}}
+FINISHED: dict[str, Any] = {"terminated": {"exitCode": 0}}
+BROKEN: dict[str, Any] = {"terminated": {"exitCode": 1, "message": "no"}}
+COMMITTED: dict[str, Any] = {"terminated": {"exitCode": 0, "message": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "agent", "commit", "expected"),
+    [
+        pytest.param("Succeeded", FINISHED, COMMITTED, (0, "{}"), id="another container ended before it"),
+        pytest.param("Running", RUNS, COMMITTED, (0, "{}"), id="another goes on running"),
+        pytest.param("Failed", BROKEN, COMMITTED, (0, "{}"), id="another failed"),
+        pytest.param("Running", FINISHED, RUNS, (None, ""), id="another ended, it has not"),
+        pytest.param("Running", RUNS, BROKEN, (1, "no"), id="it failed"),
+    ],
+)
+def test_snp_03_of_a_commit_pod_the_container_commit_counts(
+    story: Story, phase: str, agent: dict[str, Any], commit: dict[str, Any], expected: tuple[int | None, str]
+) -> None:
+    """controller-behaviour.md §7.5. A mesh's or an agent's container may have been injected beside it."""
+    statuses = [{"name": "agent", "state": agent}, {"name": "commit", "state": commit}]
+    made = pod(8, "c", "p9", labels={names.SNAPSHOT_NAME: "snap"}, owners=[])
+    made["status"] = {"phase": phase, "containerStatuses": statuses}
+    story.seen("pod", made, scope=scopes.COMMIT_PODS.word)
+    view = story.view(subjects.SNAPSHOT, "snap")
+    assert view is not None
+    assert (view.pods["c"].exit_code, view.pods["c"].result) == expected
 
 
 def test_a_pod_goes_by_its_owner_before_its_label(story: Story) -> None:
@@ -296,7 +325,7 @@ def test_commit_jobs_and_their_pods_are_in_the_snapshots_view(story: Story) -> N
     story.seen("pod", pod(8, "j-x", labels=labels, owners=owner("Job", "j", "uj")), scope=scopes.COMMIT_PODS.word)
     view = story.view(subjects.SNAPSHOT, LONG)
     assert isinstance(view, SnapshotView)
-    assert (view.jobs["j"].failed, view.jobs["j"].failure) == (1, "BackoffLimitExceeded")
+    assert (view.jobs["j"].failed, view.jobs["j"].failure) == (1, "Commit job failed")
     assert set(view.pods) == {"j-x"}
     assert len(story.partition.views) == 1
 
@@ -374,3 +403,63 @@ def test_a_namespace_narrowed_list_sweeps_only_there(story: Story) -> None:
     for scope in scopes.SCOPES:
         story.listed(scope.word, 30, namespace="elsewhere")
     assert [a.namespace for a in story.partition.views] == [NAMESPACE]
+
+
+# -- objects too large to be observed with their spec
+
+
+def bare(rv: int, generation: int) -> dict[str, Any]:
+    """As the bridge observes it where not even small members of its spec, and no status, fit a message."""
+    return {"metadata": metadata("s", "u1", rv, generation=generation)}
+
+
+def test_an_object_seen_bare_keeps_what_was_known_of_it(story: Story) -> None:
+    """Else its pause would seem to have changed, its status to be empty, and its pods to be nobody's."""
+    story.seen("batchsandbox", sandbox(5, generation=3, pause=True, phase="Paused", pauseObservedGeneration=3))
+    before = story.sandbox()
+    story.seen("batchsandbox", bare(6, 3), reduced=True)
+    object = story.sandbox().object
+    assert object is not None
+    assert (object.reduced, object.bare, object.version) == (True, True, (1, 6))
+    assert (object.pause, object.status.phase) == (True, "Paused")
+    assert story.sandbox().pause_generation == before.pause_generation
+    story.seen("batchsandbox", sandbox(7, generation=3, pause=True, phase="Paused", pauseObservedGeneration=3))
+    assert story.sandbox().pause_generation == before.pause_generation
+    assert story.sandbox().object.bare is False  # type: ignore[union-attr]
+
+
+def test_what_changed_while_an_object_was_seen_bare_is_not_known(story: Story) -> None:
+    story.seen("batchsandbox", sandbox(5, generation=1, pause=True))
+    assert story.sandbox().pause_generation == 1
+    story.seen("batchsandbox", bare(6, 2), reduced=True)
+    assert story.sandbox().pause_generation is None
+    story.seen("batchsandbox", sandbox(7, generation=3, pause=True))
+    assert story.sandbox().pause_generation is None
+    story.seen("batchsandbox", sandbox(8, generation=4, pause=False))
+    assert story.sandbox().pause_generation == 4
+
+
+def test_an_object_first_seen_bare_has_no_pause_to_compare_with(story: Story) -> None:
+    """A `true` of long ago would else be a new one."""
+    story.seen("batchsandbox", bare(5, 1), reduced=True)
+    assert story.sandbox().pause_generation is None
+    story.seen("batchsandbox", sandbox(6, generation=2, pause=True, pauseObservedGeneration=1))
+    assert story.sandbox().pause_generation is None
+
+
+def test_an_object_without_the_large_part_of_its_spec_tells_its_pause_as_ever(story: Story) -> None:
+    """Small members stay (bridge.observe)."""
+    story.seen("batchsandbox", sandbox(5, generation=1))
+    story.seen("batchsandbox", sandbox(6, generation=2, pause=True), reduced=True)
+    assert story.sandbox().pause_generation == 2
+    assert story.sandbox().object.bare is False  # type: ignore[union-attr]
+
+
+def test_an_expiry_that_may_have_been_renewed_unseen_is_none(story: Story) -> None:
+    made = sandbox(5, generation=1)
+    made["spec"]["expireTime"] = "2026-01-01T00:00:00Z"
+    story.seen("batchsandbox", made)
+    story.seen("batchsandbox", bare(6, 1), reduced=True)
+    assert story.sandbox().object.expire_time is not None  # type: ignore[union-attr]
+    story.seen("batchsandbox", bare(7, 2), reduced=True)
+    assert story.sandbox().object.expire_time is None  # type: ignore[union-attr]

@@ -219,7 +219,8 @@ class World:
                 for name, index in op.names.items():
                     assert name not in self.view.live_pods(), f"{name} exists"
                     version = self._next()
-                    self._pods({name: pod(index, version[1], template=op.template)})
+                    made_of = {"containers": tuple(object.images), "images": tuple(object.images.values())}
+                    self._pods({name: pod(index, version[1], template=op.template, **made_of)})
             case DeletePod():
                 self.lose(op.target.name)
             case PatchMetadata():
@@ -245,8 +246,10 @@ class World:
                 self._seen(snapshot=Snapshot(self._next(), op.target.name, gone=True))
             case RewriteTemplate():
                 assert op.images
+                put_in = {name: names.short_image(op.images.get(name, was)) for name, was in object.images.items()}
                 template = json_digest([op.images, op.pull_secret])
-                self._rewritten(object, template=template, pool_ref="" if op.detach else object.pool_ref)
+                pool_ref = "" if op.detach else object.pool_ref
+                self._rewritten(object, template=template, images=put_in, pool_ref=pool_ref)
             case DetachFromPool():
                 emptied = object.annotations | {names.ENDPOINTS: "[]"}
                 self._rewritten(object, template="pooled", has_template=True, pool_ref="", annotations=emptied)

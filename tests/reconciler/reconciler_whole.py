@@ -116,16 +116,23 @@ class Whole:
 
         members, clock, chance, metrics = MemoryMemberships(self._groups), LogClock(), random.Random(3), self.metrics
         watching, executing = WatchSettings(digest_key=b"key"), ExecuteSettings(by="e", poll=5.0)
-        watcher = Watcher(CLUSTER, self._client("bridge"), log(), clock, chance, metrics, watching)
         executor = Executor(CLUSTER, self._client("executor"), log(), clock, chance, metrics, executing, None)
         projector = Projector(log(), views(), members, clock, chance, metrics, ProjectorSettings(), name="p")
         reconciler = Reconciler(log(), views(), members, clock, chance, metrics, SETTINGS, name="r")
 
         async def watch() -> None:
             await members.join(f"bridge.{CLUSTER}", "b")
-            await watcher.run()
+            await Watcher(CLUSTER, self._client("bridge"), log(), clock, chance, metrics, watching).run()
 
+        self._watch = watch
         return [watch(), executor.run(), projector.run(), reconciler.run()]
+
+    async def without_bridge(self, act: Callable[[], object]) -> None:
+        """What users do while no bridge watches: it finds only what is left of it when it is back."""
+        self.tasks[1].cancel()
+        await asyncio.wait([self.tasks[1]])
+        act()
+        self.tasks.append(asyncio.create_task(self._watch()))
 
     def _client(self, agent: str) -> Client:
         return Client(self.store, self.bell, agent)

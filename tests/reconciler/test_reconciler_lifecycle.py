@@ -32,6 +32,7 @@ from reconciler.lifecycle import ROWS, Held, Kept, Phase, Situation, phase_of, r
 from reconciler.plan import Plan
 from reconciler.settings import DEFAULT
 
+RAW, RESTORED = {"main": "busybox:1"}, {"main": "a-main:snap-gen2"}
 REST = {"Succeed", "Paused", "Failed"}
 PHASES = ["", "Pending", "Succeed", "Failed", "Pausing", "Paused", "Resuming"]
 
@@ -50,22 +51,24 @@ def a_pod(draw: st.DrawFn) -> Pod | None:
     kind = draw(st.sampled_from(["none", "gone", "ready", "running", "pending", "broken", "ended", "leaving"]))
     template = draw(st.sampled_from(["t1", "t1", "t0", ""]))
     uid = draw(st.sampled_from(["uid-0-50", "uid-0-50", "uid-late"]))
+    runs = draw(st.sampled_from([{}, RAW, RESTORED]))
+    said: dict[str, Any] = {"template": template, "uid": uid, "containers": ("main",), "images": tuple(runs.values())}
     match kind:
         case "none":
             return None
         case "gone":
             return Pod((1, 60), gone=True)
         case "ready":
-            return ready_pod(0, template=template, uid=uid)
+            return ready_pod(0, **said)
         case "running":
-            return pod(0, phase="Running", ip="10.0.0.1", node="n", template=template, uid=uid)
+            return pod(0, phase="Running", ip="10.0.0.1", node="n", **said)
         case "pending":
-            return pod(0, template=template, uid=uid)
+            return pod(0, **said)
         case "broken":
-            return pod(0, reason="ImagePullBackOff", since=1, template=template, uid=uid)
+            return pod(0, reason="ImagePullBackOff", since=1, **said)
         case "ended":
-            return pod(0, phase="Failed", reason="Evicted", terminal=True, template=template, uid=uid)
-    return ready_pod(0, deleting=True, template=template, uid=uid)
+            return pod(0, phase="Failed", reason="Evicted", terminal=True, **said)
+    return ready_pod(0, deleting=True, **said)
 
 
 @st.composite
@@ -113,6 +116,8 @@ def views(draw: st.DrawFn) -> SandboxView:
         pool_ref="p" if pooled else "",
         has_template=not pooled,
         allocated=("pool-pod",) if pooled else (),
+        images={} if pooled else draw(st.sampled_from([{}, RAW, RESTORED, {"renamed": "busybox:1"}])),
+        patched=draw(st.integers(0, 5)) == 0,
         spec="s",
         annotations=annotations,
         status=stood,
@@ -145,7 +150,7 @@ def test_nothing_is_left_where_no_event_and_no_timer_will_move_it(made: SandboxV
         return
     found = situation(made)
     assert found.phase not in (Phase.PAUSING, Phase.ASKED, Phase.RESUMING)
-    if found.phase in (Phase.RUNNING, Phase.FAILED, Phase.UNRESUMED) and found.intent in (Intent.PAUSE, Intent.RESUME):
+    if found.phase in (Phase.RUNNING, Phase.FAILED) and found.intent in (Intent.PAUSE, Intent.RESUME):
         # A pause that waits for a pod to start waits for that pod's own events.
         assert row_of(found).step.__name__ == "run"
     if found.phase is Phase.PAUSED:
@@ -161,16 +166,53 @@ def test_a_good_snapshot_is_deleted_only_beside_a_running_pod(made: SandboxView)
         if isinstance(op, DeleteObject):
             kept = made.snapshot
             assert kept is not None
-            phase = phase_of(made.object)
-            assert phase in (Phase.RUNNING, Phase.FAILED, Phase.PAUSING)
+            phase = phase_of(made, made.object)
+            assert phase in (Phase.STARTING, Phase.RUNNING, Phase.FAILED, Phase.PAUSING)
             if kept.status.phase == "Succeed" and kept.owner == UID:
-                assert any(pod.phase == "Running" and not pod.deleting for pod in made.live_pods().values())
+                running = [pod for pod in made.live_pods().values() if pod.phase == "Running" and not pod.deleting]
+                assert running
+                if situation(made).intent is not Intent.PAUSE and phase is not Phase.PAUSING:
+                    assert any(pod.uid == kept.pod_uid or may_be_restored(made, pod) for pod in running)
                 if phase is Phase.PAUSING:
                     assert (
                         kept.intent != str(made.object.status.pause_observed_generation)
                         or not kept.pod_uid
                         or kept.owner != UID
                     )
+
+
+def may_be_restored(made: SandboxView, pod: Pod) -> bool:
+    """By its own images; or, for all that is known, by its template's."""
+    assert made.object is not None
+    if pod.images == tuple(RESTORED.values()):
+        return True
+    by_template = made.object.images in ({}, RESTORED) and not made.object.patched
+    return pod.template == made.object.template and by_template
+
+
+def resuming(made: SandboxView) -> SandboxView:
+    """The same sandbox, rewritten from a good snapshot, and perhaps edited since."""
+    assert made.object is not None
+    stood = replace(made.object.status, phase="Resuming", observed_generation=made.object.generation)
+    object = replace(made.object, pool_ref="", has_template=True, deleting=0, status=stood)
+    pods = [replace(pod, owner=UID, index=0) for pod in made.pods.values() if not pod.gone]
+    return replace(
+        made, object=object, pods=dict(zip(["a-0"], pods, strict=False)), snapshot=snapshot(pod_uid="uid-source")
+    )
+
+
+@settings(max_examples=600, deadline=None)
+@given(views().map(resuming))
+def test_a_pod_that_was_made_of_the_snapshot_outlives_every_edit_of_a_resume(made: SandboxView) -> None:
+    """DESIGN §8.2."""
+    assert made.object is not None
+    for op in decide(made).ops:
+        if isinstance(op, DeletePod):
+            assert made.pods[op.target.name].images != tuple(RESTORED.values())
+        if isinstance(op, PatchSandboxStatus) and op.status.phase == "Succeed" and made.object.replicas:
+            assert any(pod.ready and may_be_restored(made, pod) for pod in made.live_pods().values()) or (
+                made.object.patched and made.object.images in ({}, RESTORED)
+            )
 
 
 @settings(max_examples=600, deadline=None)
@@ -215,7 +257,10 @@ def test_a_write_acknowledges_only_what_it_starts_or_finishes(made: SandboxView)
         took_up = each.pause_observed_generation > object.status.pause_observed_generation
         if intent is Intent.PAUSE and took_up:
             assert each.phase in ("Pausing", "Paused") or each.condition("PauseFailed") is not None
-            assert object.status.phase not in ("Pausing", "Resuming", "", "Pending")
+            assert object.status.phase not in ("Pausing", "Resuming")
+            if object.status.phase in ("", "Pending"):
+                # Started first, unless that is over, or comes to nothing.
+                assert not any(pod.ready and not pod.deleting and pod.owner == UID for pod in made.pods.values())
         if intent is Intent.RESUME and took_up:
             assert object.status.phase not in ("Pausing", "Resuming")
         if each.phase == "Resuming":
@@ -251,7 +296,7 @@ def test_pods_and_snapshots_are_made_only_where_their_phase_allows(made: Sandbox
 @settings(max_examples=400, deadline=None)
 @given(views())
 def test_a_failure_stays_until_the_next_intent_is_taken_up(made: SandboxView) -> None:
-    """DESIGN §8.5."""
+    """DESIGN §8.5; that of a failed resume ends also when the sandbox runs after all."""
     object = made.object
     assert object is not None
     intent = intent_of(made, object)
@@ -259,7 +304,8 @@ def test_a_failure_stays_until_the_next_intent_is_taken_up(made: SandboxView) ->
         if isinstance(op, PatchSandboxStatus) and object.status.phase not in ("Pausing", "Resuming"):
             for type in ("PauseFailed", "ResumeFailed"):
                 lost = object.status.condition(type) is not None and op.status.condition(type) is None
-                assert not lost or intent in (Intent.PAUSE, Intent.RESUME)
+                mended = type == "ResumeFailed" and op.status.phase == "Succeed"
+                assert not lost or mended or intent in (Intent.PAUSE, Intent.RESUME)
 
 
 @settings(max_examples=300, deadline=None)

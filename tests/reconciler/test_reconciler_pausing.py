@@ -41,7 +41,7 @@ from bus.ops import (
     Target,
 )
 from bus.resources import Condition, SnapshotStatus
-from bus.times import SECOND
+from bus.times import SECOND, format_time
 from bus.views import Decision, Failure, SandboxView
 from reconciler.decide import decide
 from reconciler.plan import LAST_RESORT
@@ -121,8 +121,10 @@ def test_n19_an_acknowledged_true_on_a_running_sandbox_starts_nothing() -> None:
 
 @pytest.mark.parametrize("replicas", [0, 2, 5])
 def test_pau_06_pau_07_pau_08_other_replicas_are_refused_in_one_write(replicas: int) -> None:
+    """Of the status; the digest by which a retry is told from an edit goes before it (DESIGN §6)."""
     decision = decide(asked(replicas=replicas))
-    assert kinds(decision) == ["PatchSandboxStatus"]
+    assert kinds(decision) == ["PatchMetadata", "PatchSandboxStatus"]
+    assert of_kind(decision, PatchMetadata)[0].annotations[FAILED_SPEC_DIGEST] == "s2"
     made = written(decision)
     assert (made.phase, made.pause_observed_generation) == ("Succeed", 2)
     message = f"pause/resume currently supports only BatchSandbox spec.replicas=1; got spec.replicas={replicas}"
@@ -249,6 +251,28 @@ def test_a_pause_is_refused_while_a_failed_resume_stands() -> None:
     assert not of_kind(decision, DeleteObject)
 
 
+@pytest.mark.parametrize("phase", ["Pending", "Succeed", "Failed"])
+def test_dsp_01_a_running_pod_is_paused_in_any_phase_once_it_was_delivered(phase: str) -> None:
+    """Ready or not (controller-behaviour.md §7.4)."""
+    unready = pods(pod(0, phase="Running", node="n", ip="10.0.0.1"))
+    emptied = {ENDPOINTS: "[]"}
+    decision = decide(asked(status=status(phase, conditions=()), pods=unready, annotations=emptied))
+    assert kinds(decision) == ["PatchSandboxStatus", "CreateSnapshot"]
+
+
+def test_a_start_that_never_ends_delays_a_pause_by_the_grace() -> None:
+    """DESIGN §8.8; since when it is made stands in its own condition."""
+    since = NOW - DEFAULT.pod_failure_grace
+    creating = Condition("Progressing", "True", "Creating", "Sandbox is being created", format_time(since + SECOND))
+    stood = status("Pending", (1, 1, 0), pause_observed_generation=0, conditions=(creating,))
+    made = asked(status=stood, pods=pods(pod(0, phase="Running", node="n")), annotations={})
+    assert "CreateSnapshot" not in kinds(decide(made))
+    assert decide(made).wake_at == NOW + SECOND
+    assert kinds(decide(replace(made, now=NOW + SECOND))) == ["PatchSandboxStatus", "CreateSnapshot"]
+    ready = replace(made, now=NOW + SECOND, pods=pods(ready_pod(0)))
+    assert written(decide(ready)).phase == "Succeed"
+
+
 # -- while Pausing
 
 
@@ -279,6 +303,15 @@ def test_pau_18_a_failed_snapshot_and_no_pod() -> None:
     made = written(decision)
     assert made.phase == "Failed"
     assert condition(made, "PauseFailed") == ("PodNotFound", "Job has reached the specified backoff limit")
+
+
+def test_pau_18_a_pod_that_ended_is_none_that_is_left() -> None:
+    """It said `Succeed` first, and `Failed` a moment later."""
+    evicted = pods(pod(0, phase="Failed", reason="Evicted", terminal=True))
+    made = written(decide(pausing("Failed", pods=evicted)))
+    assert made.phase == "Failed"
+    assert condition(made, "PauseFailed") == ("PodNotFound", "Job has reached the specified backoff limit")
+    assert condition(made, "PodFailed") is not None
 
 
 def test_n04_e2p_18_a_failed_snapshot_while_the_pod_lives() -> None:
@@ -524,6 +557,16 @@ def test_an_acknowledged_renewal_is_remembered_so_that_a_retry_after_it_is_one_t
     assert written(decide(retried)).phase == "Pausing"
     kept = failed_pause(generation=3, spec="s3", pause_generation=2, status=stood, annotations=SERVED)
     assert not of_kind(decide(kept), PatchMetadata)
+
+
+@pytest.mark.parametrize("refused", [{"replicas": 3}, {"status": status("Failed", conditions=()), "pods": {}}])
+def test_a_retry_after_a_refusal_is_recognised_coalesced(refused: dict[str, Any]) -> None:
+    """The digest is written when the failure is recorded, whatever failed; and with each edit after it (DESIGN §6)."""
+    (patch,) = of_kind(decide(asked(**refused)), PatchMetadata)
+    assert patch.annotations[FAILED_SPEC_DIGEST] == "s2"
+    edited = failed_pause(generation=3, spec="s3", pause_generation=2, annotations=SERVED)
+    (patch,) = of_kind(decide(edited), PatchMetadata)
+    assert patch.annotations == {FAILED_SPEC_DIGEST: "s3"}
 
 
 def test_the_null_of_a_retry_is_not_acknowledged() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from itertools import product
 from typing import Any
 
@@ -129,6 +130,34 @@ def test_b52_n36_the_containers_are_those_of_the_pod() -> None:
     assert container.image_uri == f"{REGISTRY}/a-sandbox-container:snap-gen2"
 
 
+@pytest.mark.parametrize("registry", [REGISTRY, "r.test/" + "p" * 143])
+@pytest.mark.parametrize("containers", [("main", "side"), ("c" * 63, "c" * 62 + "d")])
+def test_b106_an_image_name_that_would_be_too_long_is_shortened_with_a_digest(
+    registry: str, containers: tuple[str, ...]
+) -> None:
+    """A reference may have 255 characters up to its tag; `docker`, `nerdctl` and containerd refuse a longer one."""
+    long = "a" * 126 + "." + "b" * 126
+    made = []
+    for sandbox in (long, long[:-1] + "c"):
+        begun = view(snap("", sandbox=sandbox), source=replace(SOURCE, containers=containers))
+        uris = [
+            each.image_uri for each in status_of(look(begun, Settings(snapshot_registry=registry))).containers or ()
+        ]
+        made += uris
+        for uri, container in zip(uris, containers, strict=True):
+            repository, _, tag = uri.rpartition(":")
+            assert len(repository) == 255
+            assert (repository.startswith(registry + "/a"), tag) == (True, "snap-gen2")
+            assert re.fullmatch(
+                rf"[a-z0-9]+([.-][a-z0-9]+)*-[0-9a-f]{{10}}-{container}", repository[len(registry) + 1 :]
+            )
+    assert len(set(made)) == 4
+    fits = 255 - len(f"{registry}/-{containers[0]}")
+    begun = view(snap("", sandbox="a" * fits), source=replace(SOURCE, containers=containers[:1]))
+    (whole,) = status_of(look(begun, Settings(snapshot_registry=registry))).containers or ()
+    assert whole.image_uri == f"{registry}/{'a' * fits}-{containers[0]}:snap-gen2"
+
+
 def test_n31_an_unknown_phase_is_pending() -> None:
     for phase in ("Pending", "Unheard"):
         assert kinds(look(view(snap("", status=SnapshotStatus(phase))))) == ["PatchSnapshotStatus", "CreateJob"]
@@ -169,17 +198,17 @@ UNFIT = [
         id="SNP-08",
     ),
     pytest.param(
-        {"source": Source()},
+        {"source": Source(), "owner": ""},
         SET,
         "BatchSandboxLookupFailed",
-        'failed to get BatchSandbox a: batchsandboxes.sandbox.opensandbox.io "a" not found',
+        'failed to get BatchSandbox a: BatchSandbox.sandbox.opensandbox.io "a" not found',
         id="E2P-16",
     ),
     pytest.param(
-        {"source": replace(SOURCE, uid="uid-another")},
+        {"source": replace(SOURCE, uid="uid-another"), "created": NOW - SET.orphan_patience},
         SET,
         "BatchSandboxLookupFailed",
-        'failed to get BatchSandbox a: batchsandboxes.sandbox.opensandbox.io "a" not found',
+        'failed to get BatchSandbox a: BatchSandbox.sandbox.opensandbox.io "a" not found',
         id="another sandbox of that name",
     ),
     pytest.param(
@@ -203,11 +232,44 @@ UNFIT = [
 def test_snp_08_e2p_16_e2p_17_n33_what_cannot_be_committed_fails_without_a_job(
     fields: dict[str, Any], given_settings: Settings, reason: str, message: str
 ) -> None:
-    decision = look(view(snap(""), **fields), given_settings)
+    source = fields.get("source", SOURCE)
+    of_object = {key: value for key, value in fields.items() if key != "source"}
+    decision = look(view(snap("", **of_object), source=source), given_settings)
     assert kinds(decision) == ["PatchSnapshotStatus"]
     made = status_of(decision)
     assert (made.phase, made.observed_generation) == ("Failed", 1)
     assert only(made) == ("Failed", reason, message)
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Committing"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(Source(), id="gone"),
+        pytest.param(replace(SOURCE, uid="uid-another"), id="replaced"),
+        pytest.param(replace(SOURCE, leaving=True), id="leaving"),
+        pytest.param(Source(UID, 2, leaving=True), id="leaving, its pod gone"),
+    ],
+)
+def test_a_snapshot_whose_owner_goes_waits_a_while_for_its_own_deletion(phase: str, source: Source) -> None:
+    """traces.md delete_while_pausing: `BatchSandboxLookupFailed` just before the garbage collector comes is noise."""
+    orphan = view(snap(phase, created=NOW - SECOND), source=source)
+    decision = look(orphan)
+    assert (decision.ops, decision.wake_at) == ((), NOW - SECOND + SET.orphan_patience)
+    late = look(replace(orphan, now=decision.wake_at or 0))
+    assert late.ops != ()
+    if not source.leaving:
+        assert only(status_of(late))[1] == "BatchSandboxLookupFailed"
+
+
+def test_a_users_snapshot_does_not_wait_for_a_garbage_collector() -> None:
+    public = snap("", owner="", created=NOW)
+    assert kinds(look(view(public, source=replace(SOURCE, leaving=True)))) == ["PatchSnapshotStatus", "CreateJob"]
+
+
+def test_a_commit_that_is_over_is_told_though_its_owner_goes() -> None:
+    assert status_of(look(committing(RUNNING, commit_pod(), source=Source()))).phase == "Succeed"
+    assert status_of(look(committing(BROKEN, source=Source()))).phase == "Failed"
 
 
 def test_b43_what_was_not_read_is_no_failure() -> None:
@@ -278,6 +340,26 @@ def test_snp_03_digests_by_container_name_and_the_pods_word_counts_before_the_jo
     assert made.phase == "Succeed"
     assert [each.image_digest for each in made.containers or ()] == ["sha256:main", "sha256:side"]
     assert [each.image_uri for each in made.containers or ()] == [each.image_uri for each in CONTAINERS]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_snp_03_a_container_beside_the_commit_neither_holds_it_up_nor_fails_it(phase: str) -> None:
+    """§7.5: the container `commit` counts; its exit code is the pod slot's."""
+    result = '{"containers":[{"name":"main","digest":"sha256:main"}]}'
+    decision = look(committing(RUNNING, commit_pod(result, phase=phase, terminal=phase == "Failed")))
+    made = status_of(decision)
+    assert made.phase == "Succeed"
+    assert (made.containers or ())[0].image_digest == "sha256:main"
+    # Else it would run on, or commit what is later there under the same tag.
+    assert [op.target.uid for op in of_kind(decision, DeleteObject)] == ["uid-job"]
+    assert of_kind(look(committing(RUNNING, commit_pod(result))), DeleteObject) == []
+
+
+def test_snp_03_the_pod_that_left_a_result_counts_before_one_without() -> None:
+    silent = commit_pod()
+    told = {"a-pause-commit-later": commit_pod('{"containers":[{"name":"main","digest":"sha256:main"}]}').popitem()[1]}
+    made = status_of(look(committing(DONE, silent | told)))
+    assert (made.containers or ())[0].image_digest == "sha256:main"
 
 
 @pytest.mark.parametrize(
@@ -362,6 +444,7 @@ def test_n34_a_refusal_that_may_pass_is_told_with_the_next_try() -> None:
 def test_n33_a_job_that_will_never_be_taken_fails_the_snapshot() -> None:
     decision = look(committing(None, failure=refused(422, "Invalid"), tries=2, retry_at=NOW + SECOND))
     assert only(status_of(decision)) == ("Failed", "BuildCommitJobFailed", "failed to build commit job: exceeded quota")
+    assert events(decision) == [("Warning", "FailedCreateJob", "Failed to create commit job: exceeded quota")]
 
 
 def test_an_old_job_of_the_name_is_not_taken_for_the_new_one() -> None:
@@ -433,6 +516,25 @@ def test_b56_a_commit_that_is_cut_short_is_unpaused_before_the_finalizer_goes() 
         assert kinds(look(leaving("Committing", jobs=ended)))[-1] == "PatchMetadata"
     by_pod = {"a-pause-unpause-x": Pod((1, 95), "uid-up", owner="uid-u", phase="Failed", exit_code=1)}
     assert kinds(look(leaving("Committing", jobs=running, pods=by_pod))) == ["DeleteObject", "PatchMetadata"]
+    beside = {"a-pause-unpause-x": replace(by_pod["a-pause-unpause-x"], phase="Running", exit_code=0)}
+    assert kinds(look(leaving("Committing", jobs=running, pods=beside))) == ["DeleteObject", "PatchMetadata"]
+
+
+@pytest.mark.parametrize("job", [Job((1, 92), "uid-u"), None])
+def test_8_6_8_8_the_wait_for_the_unpause_job_has_a_bound_of_ours(job: Job | None) -> None:
+    """That Job's own deadline is kept by another, and may be hours; also where its creation gets no answer."""
+    jobs = {"a-pause-commit": replace(RUNNING, gone=True)} | ({"a-pause-unpause": job} if job else {})
+    op = CreateJob("old:1:0", ME, "a-pause-unpause", "unpause", Target("pod", "a-0", "uid-pod"), "node-a", {})
+    opened = () if job else (Open(op, 5, {"job/a-pause-unpause": Reported()}),)
+    object = snap("Committing", deleting=True, deletion_time=NOW - 10 * SECOND)
+    waiting = view(object, jobs=jobs, open=opened, retry_at=NOW + SECOND)
+    end = object.deletion_time + SET.unpause_patience
+    for now in (NOW, end - SECOND):
+        decision = look(replace(waiting, now=now))
+        assert not of_kind(decision, PatchMetadata)
+        assert decision.ops or decision.wake_at is not None
+        assert decision.wake_at is None or decision.wake_at <= end
+    assert kinds(look(replace(waiting, now=end)))[-1] == "PatchMetadata"
 
 
 def test_8_6_nothing_keeps_the_finalizer() -> None:
@@ -496,6 +598,8 @@ def views(draw: st.DrawFn) -> SnapshotView:
     jobs = {"a-pause-commit": a_job("uid-job"), "a-pause-unpause": a_job("uid-u")}
     object = snap(
         draw(st.sampled_from(["", "Pending", "Committing", "Committing", "Succeed", "Failed"])),
+        created=NOW - draw(st.sampled_from([0, 3600])) * SECOND,
+        deletion_time=draw(st.sampled_from([0, NOW, NOW - 3600 * SECOND])),
         owner=draw(st.sampled_from([UID, UID, ""])),
         deleting=draw(st.integers(0, 2)) == 0,
         generation=draw(st.sampled_from([1, 2])),
@@ -505,7 +609,18 @@ def views(draw: st.DrawFn) -> SnapshotView:
         object,
         jobs={name: job for name, job in jobs.items() if job is not None},
         pods=draw(st.sampled_from([{}, commit_pod(), commit_pod(phase="Failed", exit_code=1)])),
-        source=draw(st.sampled_from([SOURCE, SOURCE, Source(), replace(SOURCE, pod=""), replace(SOURCE, busy="x")])),
+        source=draw(
+            st.sampled_from(
+                [
+                    SOURCE,
+                    SOURCE,
+                    Source(),
+                    replace(SOURCE, leaving=True),
+                    replace(SOURCE, pod=""),
+                    replace(SOURCE, busy="x"),
+                ]
+            )
+        ),
         failure=draw(st.sampled_from([None, None, refused(403), refused(422)])),
         settled=draw(st.integers(0, 4)) > 0,
     )

@@ -26,6 +26,7 @@ from reconciler_model import (
     written,
 )
 
+from bus.messages import DONE
 from bus.names import ENDPOINTS
 from bus.ops import CreatePods, PatchMetadata, PatchSandboxStatus, RecordEvent, Target
 from bus.resources import Condition
@@ -133,6 +134,18 @@ def test_pending_is_written_when_it_still_holds_after_the_delay() -> None:
     made = written(decide(replace(held, now=NOW + DELAY)))
     assert (made.phase, made.replicas, made.allocated, made.ready) == ("Pending", 1, 1, 0)
     assert made.conditions == (replace(CREATING, last_transition_time=format_time(NOW + DELAY)),)
+
+
+def test_pending_waits_for_pods_that_are_ordered_and_not_seen_yet() -> None:
+    """In a burst a pod is created seconds after it was asked for; the status it gets then would tell of none. Bounded all the same."""
+    op = CreatePods("x", Target("batchsandbox", "a", UID), 1, "d1", {"a-0": 0})
+    opened = (Open(op, 5, {"pod/a-0": Reported(DONE, "p", (1, 150))}),)
+    held = view(sandbox(), open=opened, unshown_since=NOW - 3 * DELAY, unshown_last=NOW - 3 * DELAY)
+    limit = NOW - 3 * DELAY + DEFAULT.in_between_limit
+    early = decide(held)
+    assert (early.ops, early.wake_at) == ((), limit)
+    made = written(decide(replace(held, now=limit)))
+    assert (made.phase, made.replicas) == ("Pending", 0)
 
 
 def test_no_endpoints_before_the_first_ready_pod() -> None:
@@ -265,7 +278,8 @@ def refused(code: int, reason: str, at: int = NOW, tries: int = 1, **fields: Any
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(422, "Invalid"), (0, "InvalidTemplate"), (0, "InvalidShardPatch"), (0, "InvalidImageName")]
+    ("code", "reason"),
+    [(422, "Invalid"), (400, "BadRequest"), (0, "InvalidTemplate"), (0, "InvalidShardPatch"), (0, "InvalidImageName")],
 )
 def test_a_pod_that_cannot_be_built_fails_the_sandbox_at_once(code: int, reason: str) -> None:
     decision = decide(view(sandbox(), unshown_since=NOW, **refused(code, reason)))
@@ -362,3 +376,9 @@ def test_an_object_too_large_to_be_observed_says_so_once() -> None:
     assert (condition(written(decision), "PodFailed") or ("",))[0] == "ObjectTooLarge"
     assert not of_kind(decision, CreatePods)
     assert world.step().ops == ()
+
+
+def test_an_object_of_which_not_even_the_status_is_known_is_left_alone() -> None:
+    """A status written for it would replace the one that nobody sees."""
+    for stood in (status("Paused"), status("")):
+        assert decide(view(sandbox(reduced=True, bare=True, has_template=False, status=stood))).ops == ()
