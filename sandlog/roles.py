@@ -165,7 +165,8 @@ def _reconciler(parts: Parts) -> Role:
     )
 
 
-def _lanes(api_calls: int) -> LanesSettings:
+def lanes_of(api_calls: int) -> LanesSettings:
+    """The executor's places for so many API calls at a time: pods are created with half of them at the most."""
     usual = LanesSettings()
     most = max(1, api_calls // 2)
     return LanesSettings(limit=api_calls, creates=min(usual.creates, most), most_creates=most)
@@ -176,7 +177,7 @@ def _executor(parts: Parts) -> Role:
     flags = parts.settings
     settings = ExecuteSettings(
         by=parts.member,
-        lanes=_lanes(flags.api_calls),
+        lanes=lanes_of(flags.api_calls),
         commit=flags.commit,
     )
     executor = Executor(

@@ -174,7 +174,7 @@ def test_concurrency_is_read_as_the_stock_controller_reads_it(monkeypatch: pytes
     assert parse_concurrency((" batchsandbox=32 ;; pool=128", "pool=7")) == {"batchsandbox": 32, "pool": 7}
     settings, _, _ = run_with(monkeypatch, "--concurrency", "batchsandbox=32;pool=16")
     assert settings.api_calls == 32
-    assert run_with(monkeypatch)[0].api_calls == 32
+    assert run_with(monkeypatch)[0].api_calls == 24
 
 
 @pytest.mark.parametrize(
