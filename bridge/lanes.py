@@ -40,7 +40,7 @@ class LanesSettings(msgspec.Struct, frozen=True):
     """Calls at a time, and seconds."""
 
     limit: int = 24
-    creates: int = 6
+    creates: int = 8
     """of these, creates, as long as they wait for each other in the API server; …"""
     most_creates: int = 12
     """… and where they do not (`bridge.create_limit`)"""
